@@ -1,0 +1,38 @@
+//! The command line: one file a command, each a `clap` arguments struct and a `run` that returns the exit code.
+pub mod check;
+pub mod demo;
+pub mod mock;
+pub mod schema;
+pub mod serve;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// An LLM-aware router: sends each request to the replica where its prefix is already warm.
+#[derive(Debug, Parser)]
+#[command(name = "warmroute", version, about, propagate_version = true, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(serve::Args),
+    Check(check::Args),
+    Schema(schema::Args),
+    Mock(mock::Args),
+    Demo(demo::Args),
+}
+
+/// Runs the command that was asked for.
+pub fn run(cli: Cli) -> ExitCode {
+    match cli.command {
+        Command::Serve(args) => serve::run(args),
+        Command::Check(args) => check::run(args),
+        Command::Schema(args) => schema::run(args),
+        Command::Mock(args) => mock::run(args),
+        Command::Demo(args) => demo::run(args),
+    }
+}

@@ -1,0 +1,369 @@
+//! The configuration as the rest of the house reads it: resolved, validated, immutable.
+//!
+//! No `Option` stands here for "the operator left it out": defaults are filled in. `None` always means a thing that
+//! is switched off.
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderName;
+
+/// One whole, valid configuration.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where clients connect (`listen`). At least one.
+    pub listen: Vec<SocketAddr>,
+    /// The operator's listener; `None` when `admin: off`.
+    pub admin: Option<Admin>,
+    /// One pool a model; at least one. Names (labels) are unique.
+    pub pools: Vec<Pool>,
+    /// Timers of the data path.
+    pub timeouts: Timeouts,
+    /// Bounds on what one client can make the proxy hold.
+    pub limits: Limits,
+    /// What is logged, and how.
+    pub logging: Logging,
+}
+
+/// The operator's listener.
+#[derive(Debug, Clone)]
+pub struct Admin {
+    /// Default 127.0.0.1:9090. A wildcard or routable address without a token is refused.
+    pub listen: SocketAddr,
+    /// `Authorization: Bearer` secret that every path but `/livez` and `/readyz` then asks for.
+    pub token: Option<Secret>,
+}
+
+/// A value that never appears in logs, dumps or error messages.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Arc<str>);
+
+impl Secret {
+    /// Wraps a secret value.
+    pub fn new(value: impl Into<Arc<str>>) -> Self {
+        Self(value.into())
+    }
+    /// The value itself, for the one place that needs it.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// The replicas that serve one model.
+#[derive(Debug, Clone)]
+pub struct Pool {
+    /// Label in metrics and logs: the model's name, or `any`.
+    pub name: Arc<str>,
+    /// Which requests belong here.
+    pub models: Models,
+    /// What the replicas are; `None` = find out.
+    pub engine: Option<Engine>,
+    /// Folder with `tokenizer.json`; `None` = text blocks.
+    pub tokenizer: Option<PathBuf>,
+    /// How a replica is chosen.
+    pub policy: Policy,
+    /// How a session is recognised and remembered.
+    pub session: Session,
+    /// At least one; ids are unique within the pool, and one id means one URL everywhere.
+    pub replicas: Vec<Replica>,
+    /// Further exact paths that are forwarded to this pool (`paths`); everything unknown is a 404.
+    pub paths: Vec<Arc<str>>,
+    /// What is done with a compressed request body.
+    pub request_encoding: RequestEncoding,
+    /// The active probe.
+    pub health: Health,
+}
+
+/// Which model names a pool answers to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Models {
+    /// `models: any`: every request, and the body is not parsed for it. Such a pool is the only one.
+    Any,
+    /// `model:` and its `aliases:`; an alias is replaced by `model` in the bytes sent to the engine.
+    Named {
+        /// The name the engine knows.
+        model: Arc<str>,
+        /// Other names clients may use.
+        aliases: Vec<Arc<str>>,
+    },
+}
+
+/// The dialects of engines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Engine {
+    /// vLLM.
+    Vllm,
+    /// SGLang.
+    Sglang,
+    /// llama.cpp's server.
+    Llamacpp,
+    /// Anything else that speaks OpenAI's API.
+    Openai,
+}
+
+/// How a replica is chosen.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Policy {
+    /// In turn, by weight.
+    RoundRobin,
+    /// Uniformly at random, by weight.
+    Random,
+    /// The lowest load for its weight.
+    LeastLoad,
+    /// The less loaded of two drawn at random.
+    PowerOfTwo,
+    /// The replica a session is bound to; a new session by rendezvous hashing.
+    SessionSticky(Affinity),
+    /// Rendezvous hashing on one header's value.
+    HeaderHash {
+        /// The header to hash.
+        header: HeaderName,
+        /// Bounds and fallback.
+        affinity: Affinity,
+    },
+}
+
+/// What sticky policies share.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Affinity {
+    /// Where a request without a key goes. Default [`LoadPolicy::PowerOfTwo`].
+    pub fallback: LoadPolicy,
+    /// An unbound key leaves its first choice when that replica's load is over this multiple of the mean (default 1.25)…
+    pub max_load_ratio: f64,
+    /// …and at least this many requests above the mean (default 8).
+    pub min_load_gap: u32,
+}
+
+impl Default for Affinity {
+    fn default() -> Self {
+        Self { fallback: LoadPolicy::PowerOfTwo, max_load_ratio: 1.25, min_load_gap: 8 }
+    }
+}
+
+/// Policies that look at load alone; usable as fallbacks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LoadPolicy {
+    /// See [`Policy::RoundRobin`].
+    RoundRobin,
+    /// See [`Policy::Random`].
+    Random,
+    /// See [`Policy::LeastLoad`].
+    LeastLoad,
+    /// See [`Policy::PowerOfTwo`].
+    PowerOfTwo,
+}
+
+/// How a session is recognised and remembered.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Session {
+    /// Looked at first, in order, before the default chain. Default: none.
+    pub keys: Vec<SessionKeySource>,
+    /// A binding unused for this long is forgotten. Default 30 min.
+    pub ttl: Duration,
+    /// Most bindings kept for the pool; the least recently used goes first. Default 100,000.
+    pub max_bindings: usize,
+    /// Who shares a name space of keys. Default [`SessionScope::Credential`].
+    pub scope: SessionScope,
+    /// Whether the hash of the API key serves as a key when nothing else does. Default false.
+    pub api_key: bool,
+}
+
+impl Default for Session {
+    fn default() -> Self {
+        Self {
+            keys: Vec::new(),
+            ttl: Duration::from_secs(30 * 60),
+            max_bindings: 100_000,
+            scope: SessionScope::Credential,
+            api_key: false,
+        }
+    }
+}
+
+/// Where a session key is read from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SessionKeySource {
+    /// `header:NAME`.
+    Header(HeaderName),
+    /// `body:/json/pointer` (RFC 6901).
+    Body(Arc<str>),
+}
+
+/// Who shares a name space of session keys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SessionScope {
+    /// All clients.
+    None,
+    /// Clients with the same API key (`Authorization` or `x-api-key`).
+    Credential,
+    /// Clients with the same value of this header (`scope: tenant`, `tenant_header: NAME`).
+    Tenant(HeaderName),
+}
+
+/// One engine endpoint.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Replica {
+    /// Stable name in logs, metrics, hashing and bindings: `id:`, or `host:port[/base]` of the URL.
+    pub id: Arc<str>,
+    /// Where it is.
+    pub url: ReplicaUrl,
+    /// Its share of requests relative to others, 1 to 1000. Default 1.
+    pub weight: u32,
+    /// Sent as `Authorization: Bearer …` in place of what the client sent; `None` = the client's passes.
+    pub credential: Option<Secret>,
+    /// Most requests open there at once; `None` = no bound.
+    pub max_in_flight: Option<u32>,
+}
+
+/// A replica's address: `http://host[:port][/base/path]`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ReplicaUrl {
+    /// Host name, IPv4 address, or IPv6 address without brackets.
+    pub host: Arc<str>,
+    /// Port; 80 when the URL names none.
+    pub port: u16,
+    /// `host[:port]` as it is written in the Host header (brackets round IPv6, port left out when 80).
+    pub authority: Arc<str>,
+    /// `""`, or a path that begins with `/` and does not end with it.
+    pub base_path: Arc<str>,
+}
+
+/// What is done with a request body that has a `Content-Encoding`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequestEncoding {
+    /// gzip and zstd are decoded, and the engine gets the plain body (default).
+    Decode,
+    /// The bytes pass as they are and are not parsed.
+    Pass,
+}
+
+/// The active probe of a pool's replicas.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Health {
+    /// `GET` path, after the replica's base path; 2xx is healthy. Default `/health`.
+    pub path: Arc<str>,
+    /// Time between probes, jittered by a tenth. Default 2 s.
+    pub interval: Duration,
+    /// A slower answer counts as a failure. Default 2 s.
+    pub timeout: Duration,
+    /// Failures in a row after which a replica is down. Default 3.
+    pub unhealthy_after: u32,
+    /// Successes in a row after which it is back. Default 1.
+    pub healthy_after: u32,
+}
+
+impl Default for Health {
+    fn default() -> Self {
+        Self {
+            path: "/health".into(),
+            interval: Duration::from_secs(2),
+            timeout: Duration::from_secs(2),
+            unhealthy_after: 3,
+            healthy_after: 1,
+        }
+    }
+}
+
+/// Timers of the data path. There is no total timeout.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Timeouts {
+    /// To open a connection to a replica. Default 2 s.
+    pub connect: Duration,
+    /// For a client to send a whole request head. Default 10 s.
+    pub head: Duration,
+    /// Longest silence while a client sends a body. Default 30 s.
+    pub body: Duration,
+    /// From the request sent to the replica's response head. Default none.
+    pub first_byte: Option<Duration>,
+    /// Longest silence between bytes of a response, and of a client that reads none of it. Default 300 s.
+    pub idle: Duration,
+    /// How long a client's connection may wait for its next request. Default 75 s.
+    pub keep_alive: Duration,
+    /// How long a connection to a replica is kept for reuse. Default 4 s: engines close theirs after 5 s.
+    pub upstream_idle: Duration,
+    /// How long open requests may take to end after SIGTERM. Default 10 min.
+    pub drain: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        let s = Duration::from_secs;
+        Self {
+            connect: s(2),
+            head: s(10),
+            body: s(30),
+            first_byte: None,
+            idle: s(300),
+            keep_alive: s(75),
+            upstream_idle: s(4),
+            drain: s(600),
+        }
+    }
+}
+
+/// Bounds on what one client can make the proxy hold.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Limits {
+    /// Bytes of a request body, before and after decoding. Default 64 MiB. Over it: 413.
+    pub body: usize,
+    /// Most a compressed body may grow by, as a multiple. Default 200.
+    pub decode_ratio: u32,
+    /// Bytes of a request head. Default 64 KiB. Over it: 431.
+    pub head: usize,
+    /// Header fields of a request. Default 100. Over it: 431.
+    pub headers: usize,
+    /// Bytes of a request target. Default 16 KiB. Over it: 414.
+    pub uri: usize,
+    /// Client connections held at once. Default 16,384; further ones wait in the kernel's queue.
+    pub connections: usize,
+    /// Stored-response ids (`/v1/responses`) whose replica is remembered. Default 100,000.
+    pub stored_responses: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            body: 64 << 20,
+            decode_ratio: 200,
+            head: 64 << 10,
+            headers: 100,
+            uri: 16 << 10,
+            connections: 16_384,
+            stored_responses: 100_000,
+        }
+    }
+}
+
+/// What is logged, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Logging {
+    /// A level (`error` … `trace`) or a filter in tracing's syntax (`info,warmroute::proxy=debug`). Default `info`.
+    pub level: Arc<str>,
+    /// Form of log and access log. Default text.
+    pub format: LogFormat,
+    /// Whether a line is written for each request when it ends. Default true.
+    pub access: bool,
+}
+
+impl Default for Logging {
+    fn default() -> Self {
+        Self { level: "info".into(), format: LogFormat::Text, access: true }
+    }
+}
+
+/// Form of log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// `key=value`, for eyes.
+    Text,
+    /// One JSON object a line.
+    Json,
+}

@@ -1,0 +1,18 @@
+//! Warmroute: an LLM-aware router.
+//!
+//! It sends each request to the replica where its prefix is already warm, unless waiting there costs more than
+//! computing it again elsewhere. The rooms of this library stand in one order; imports go down it, never up:
+//!
+//! `cli` → `admin` → `proxy` → `sim` → `fleet` → `api` → `routing` → `config` → `telemetry`
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod admin;
+pub mod api;
+pub mod cli;
+pub mod config;
+pub mod fleet;
+pub mod proxy;
+pub mod routing;
+pub mod sim;
+pub mod telemetry;

@@ -1,0 +1,103 @@
+//! A replica's load, counted by ownership, and whether it may be chosen.
+//!
+//! Nothing but a [`Reservation`] changes a [`Load`]: taken by a decision, given back by its drop. Probes and scrapes
+//! have no way to touch it, so the sum of reservations is always the number of open requests.
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+
+/// What is open on one replica.
+#[derive(Debug, Default)]
+pub struct Load {
+    requests: AtomicU32,
+    sequences: AtomicU32,
+}
+
+impl Load {
+    /// Open requests.
+    pub fn requests(&self) -> u32 {
+        self.requests.load(Ordering::Acquire)
+    }
+
+    /// Open sequences (n × batch summed over requests).
+    pub fn sequences(&self) -> u32 {
+        self.sequences.load(Ordering::Acquire)
+    }
+
+    /// Books one request, unless `limit` are open already.
+    pub fn reserve(self: &Arc<Self>, sequences: u32, limit: Option<u32>) -> Option<Reservation> {
+        let limit = limit.unwrap_or(u32::MAX);
+        self.requests
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |open| (open < limit).then(|| open + 1))
+            .ok()?;
+        self.sequences.fetch_add(sequences, Ordering::AcqRel);
+        Some(Reservation { load: self.clone(), sequences })
+    }
+}
+
+/// A request's booked share of a replica's load, given back once, by drop.
+#[derive(Debug)]
+pub struct Reservation {
+    load: Arc<Load>,
+    sequences: u32,
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.load.sequences.fetch_sub(self.sequences, Ordering::AcqRel);
+        self.load.requests.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Whether a replica may be chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum State {
+    /// Takes requests.
+    Ready = 0,
+    /// New or returned: its share ramps up, except for sessions bound to it.
+    Warming = 1,
+    /// Takes only requests of sessions bound to it.
+    Draining = 2,
+    /// Takes none.
+    Down = 3,
+}
+
+impl State {
+    /// The label: stable and lower case.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Warming => "warming",
+            Self::Draining => "draining",
+            Self::Down => "down",
+        }
+    }
+}
+
+/// A replica's state, written by health checks and operators, read by every decision.
+#[derive(Debug)]
+pub struct Status(AtomicU8);
+
+impl Status {
+    /// Starts in `state`.
+    pub fn new(state: State) -> Self {
+        Self(AtomicU8::new(state as u8))
+    }
+
+    /// The present state.
+    pub fn get(&self) -> State {
+        match self.0.load(Ordering::Acquire) {
+            0 => State::Ready,
+            1 => State::Warming,
+            2 => State::Draining,
+            _ => State::Down,
+        }
+    }
+
+    /// Moves to `state`; returns the one before.
+    pub fn set(&self, state: State) -> State {
+        let before = self.get();
+        self.0.store(state as u8, Ordering::Release);
+        before
+    }
+}

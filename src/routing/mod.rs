@@ -1,0 +1,206 @@
+//! Which replica a request goes to: pure, without I/O, clock or hidden randomness.
+//!
+//! The proxy and the simulator run this very code. [`Router::decide`] is one critical section for a pool: it chooses,
+//! reserves and records the placement before anyone else can look. Time comes in as a [`Tick`], randomness as a seed.
+mod load;
+
+use std::sync::Arc;
+
+pub use load::{Load, Reservation, State, Status};
+
+use crate::config;
+
+/// Time since an origin of the caller's choice (process start, simulation start), in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Tick(pub u64);
+
+/// A session's key: a scoped 128-bit hash, so that no client's string is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SessionKey(pub u128);
+
+/// One replica as the routing core sees it. `load` and `status` are shared by all pools the replica serves.
+#[derive(Debug, Clone)]
+pub struct Member {
+    /// Stable name; hashed for rendezvous.
+    pub id: Arc<str>,
+    /// Share relative to others, at least 1.
+    pub weight: u32,
+    /// Most requests open there at once.
+    pub max_in_flight: Option<u32>,
+    /// A new life of the same id (restart, replacement) has a higher number.
+    pub incarnation: u64,
+    /// Open requests.
+    pub load: Arc<Load>,
+    /// Whether it may be chosen.
+    pub status: Arc<Status>,
+}
+
+/// What the core needs to know of a request.
+#[derive(Debug, Clone, Default)]
+pub struct Request<'a> {
+    /// Session it belongs to.
+    pub session: Option<SessionKey>,
+    /// Hash of the header that `header_hash` looks at.
+    pub header: Option<u64>,
+    /// Sequences it makes the engine generate (n × batch), at least 1.
+    pub sequences: u32,
+    /// Goes by load alone (embeddings, rerank, score, tokenize): leaves no binding.
+    pub load_only: bool,
+    /// The replica that holds the state the request refers to (a stored response): taken while it can be.
+    pub pinned: Option<&'a str>,
+    /// Replicas that an attempt of this request has already failed on.
+    pub tried: &'a [Arc<str>],
+}
+
+/// Why a replica was chosen; a label in metrics, logs and headers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// Its turn.
+    RoundRobin,
+    /// Drawn.
+    Random,
+    /// Lowest load.
+    LeastLoad,
+    /// Less loaded of two.
+    PowerOfTwo,
+    /// The session's binding.
+    Bound,
+    /// Rendezvous hash of the session's key.
+    Hashed,
+    /// The hash's first choice was overloaded; its next was taken.
+    HashOverflow,
+    /// The policy wanted a key and the request had none: the fallback chose.
+    NoKey,
+    /// It holds the stored response the request refers to.
+    Stored,
+}
+
+impl Reason {
+    /// The label: stable, lower case, with underscores.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::RoundRobin => "round_robin",
+            Self::Random => "random",
+            Self::LeastLoad => "least_load",
+            Self::PowerOfTwo => "power_of_two",
+            Self::Bound => "bound",
+            Self::Hashed => "hashed",
+            Self::HashOverflow => "hash_overflow",
+            Self::NoKey => "no_key",
+            Self::Stored => "stored",
+        }
+    }
+}
+
+/// A plain record of what a decision changed, to be replayed, logged or shared.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Effect {
+    /// A request was placed on a replica.
+    Placed {
+        /// The replica.
+        replica: Arc<str>,
+        /// Its life.
+        incarnation: u64,
+        /// Sequences booked.
+        sequences: u32,
+    },
+    /// A session is bound to a replica (written when the attempt succeeds).
+    Bound {
+        /// The session.
+        session: SessionKey,
+        /// The replica.
+        replica: Arc<str>,
+        /// Its life.
+        incarnation: u64,
+    },
+}
+
+/// One leg of a request: the replica and the booked share of its load.
+#[derive(Debug)]
+pub struct Leg {
+    /// Where to.
+    pub replica: Arc<str>,
+    /// Released by drop, once.
+    pub reservation: Reservation,
+}
+
+/// What was decided.
+#[derive(Debug)]
+pub struct Plan {
+    /// One leg now; prefill and decode pairs later.
+    pub leg: Leg,
+    /// Why.
+    pub reason: Reason,
+    /// What it changed at once.
+    pub effects: Vec<Effect>,
+    /// To be applied with [`Router::apply`] when the attempt succeeds.
+    pub on_success: Option<Effect>,
+    /// Each candidate with what it was judged by, for `explain` and debug logs.
+    pub scores: Vec<Score>,
+}
+
+/// One candidate as a decision saw it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Score {
+    /// The replica.
+    pub replica: Arc<str>,
+    /// Open requests ÷ weight at that moment.
+    pub load: f64,
+}
+
+/// Why no replica could be chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// None is ready (down, draining, or already tried).
+    NoneReady,
+    /// Each ready one is at its `max_in_flight`.
+    AllFull,
+}
+
+/// One pool's routing core.
+#[derive(Debug)]
+pub struct Router {
+    members: Vec<Member>,
+    next: usize,
+}
+
+impl Router {
+    /// A core for one pool. The same `seed` and the same calls give the same decisions.
+    pub fn new(_policy: &config::Policy, _session: &config::Session, members: Vec<Member>, _seed: u64) -> Self {
+        Self { members, next: 0 }
+    }
+
+    /// Chooses a replica, reserves it and records the placement.
+    pub fn decide(&mut self, request: &Request<'_>, _now: Tick) -> Result<Plan, Refusal> {
+        for _ in 0..self.members.len() {
+            let member = &self.members[self.next % self.members.len()];
+            self.next += 1;
+            if member.status.get() == State::Down || request.tried.contains(&member.id) {
+                continue;
+            }
+            if let Some(reservation) = member.load.reserve(request.sequences, member.max_in_flight) {
+                return Ok(Plan {
+                    leg: Leg { replica: member.id.clone(), reservation },
+                    reason: Reason::RoundRobin,
+                    effects: Vec::new(),
+                    on_success: None,
+                    scores: Vec::new(),
+                });
+            }
+        }
+        Err(Refusal::NoneReady)
+    }
+
+    /// Applies an effect: its own when an attempt succeeds, or one replayed from elsewhere.
+    pub fn apply(&mut self, _effect: &Effect, _now: Tick) {}
+
+    /// Replaces the members, keeping bindings and placements of those that stay (same id and incarnation).
+    pub fn set_members(&mut self, members: Vec<Member>) {
+        self.members = members;
+    }
+
+    /// Number of session bindings held.
+    pub fn bindings(&self) -> usize {
+        0
+    }
+}

@@ -1,0 +1,1 @@
+//! The virtual engine behind a real OpenAI-style HTTP server.
