@@ -1,0 +1,44 @@
+//! Waiting for conditions.
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+/// Pause between two looks at a condition.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Waits until `condition` yields a value; panics with `what` when `deadline` has passed. Returns it with the time it took.
+pub async fn eventually<T, F, Fut>(what: &str, deadline: Duration, mut condition: F) -> (T, Duration)
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Option<T>>,
+{
+    let start = Instant::now();
+    loop {
+        if let Some(value) = condition().await {
+            return (value, start.elapsed());
+        }
+        assert!(start.elapsed() < deadline, "not within {deadline:?}: {what}");
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Waits until `condition` holds; panics with `what` when `deadline` has passed. Returns the time it took.
+pub async fn wait_until<F, Fut>(what: &str, deadline: Duration, mut condition: F) -> Duration
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = bool>,
+{
+    eventually(what, deadline, || {
+        let look = condition();
+        async move { look.await.then_some(()) }
+    })
+    .await
+    .1
+}
+
+/// Awaits `future`; panics with `what` when `deadline` has passed.
+pub async fn within<T>(what: &str, deadline: Duration, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(deadline, future).await {
+        Ok(value) => value,
+        Err(_) => panic!("not within {deadline:?}: {what}"),
+    }
+}
