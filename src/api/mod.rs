@@ -1,1 +1,18 @@
-//! To be written.
+//! What clients speak: which endpoints exist, what routing reads from their bodies, and how errors look in each family.
+//!
+//! Only what routing needs is read; whatever is not understood passes unparsed.
+mod body;
+mod endpoint;
+mod error;
+mod multipart;
+mod session;
+mod sse;
+mod stored;
+
+pub use body::{Hints, ModelName, read, replace_model};
+pub use endpoint::{Body, Endpoint, Family, Route, find};
+pub use error::{Cause, Origin, Phase, error_body, stream_error};
+pub use multipart::{boundary, read as read_form};
+pub use session::{Source, key_from_body, key_from_head, scope};
+pub use sse::Scanner;
+pub use stored::IdObserver;

@@ -1,1 +1,10 @@
-//! To be written.
+//! What operators see: metric families, the access log, and the set-up of the program's own log.
+//!
+//! Label values come from configuration or fixed lists, never from a client. No prompt text is ever written.
+mod access_log;
+mod log;
+mod metrics;
+
+pub use access_log::{AccessLog, Record};
+pub use log::init as init_log;
+pub use metrics::{FAMILIES, Family, Kind, Metrics, ReplicaMetrics, reference};

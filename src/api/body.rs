@@ -1,0 +1,202 @@
+//! What routing reads from a JSON body, without building it.
+//!
+//! A field of an unexpected type is ignored, not refused: the engine judges it. Of a key that appears twice the last
+//! one counts, as in the engines (Python's `json`). Values are skipped without recursion, so depth costs no stack.
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Range;
+
+use bytes::{Bytes, BytesMut};
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// A model's name and where its JSON string stands in the body (quotes included).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelName<'a> {
+    /// The name.
+    pub name: Cow<'a, str>,
+    /// Its bytes in the body.
+    pub range: Range<usize>,
+}
+
+/// What routing reads from a body.
+#[derive(Debug, Default, PartialEq)]
+pub struct Hints<'a> {
+    /// `model`, when it is a string.
+    pub model: Option<ModelName<'a>>,
+    /// `n` (or `best_of`, if larger) × number of prompts, at least 1.
+    pub sequences: u32,
+    /// OpenAI's `prompt_cache_key`.
+    pub prompt_cache_key: Option<Cow<'a, str>>,
+    /// Responses API: the response this one continues.
+    pub previous_response_id: Option<Cow<'a, str>>,
+    /// Anthropic's `metadata.user_id`.
+    pub user_id: Option<Cow<'a, str>>,
+}
+
+#[derive(Default)]
+struct Fields<'a> {
+    model: Option<&'a RawValue>,
+    n: Option<&'a RawValue>,
+    best_of: Option<&'a RawValue>,
+    prompt: Option<&'a RawValue>,
+    prompt_cache_key: Option<&'a RawValue>,
+    previous_response_id: Option<&'a RawValue>,
+    metadata: Option<&'a RawValue>,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(field_identifier, rename_all = "snake_case")]
+enum Key {
+    Model,
+    N,
+    BestOf,
+    Prompt,
+    PromptCacheKey,
+    PreviousResponseId,
+    Metadata,
+    #[serde(other)]
+    Other,
+}
+
+struct FieldsVisitor;
+
+impl<'de> Visitor<'de> for FieldsVisitor {
+    type Value = Fields<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut fields = Fields::default();
+        while let Some(key) = map.next_key()? {
+            let slot = match key {
+                Key::Model => &mut fields.model,
+                Key::N => &mut fields.n,
+                Key::BestOf => &mut fields.best_of,
+                Key::Prompt => &mut fields.prompt,
+                Key::PromptCacheKey => &mut fields.prompt_cache_key,
+                Key::PreviousResponseId => &mut fields.previous_response_id,
+                Key::Metadata => &mut fields.metadata,
+                Key::Other => {
+                    map.next_value::<IgnoredAny>()?;
+                    continue;
+                }
+            };
+            *slot = Some(map.next_value()?);
+        }
+        Ok(fields)
+    }
+}
+
+/// Reads a body.
+///
+/// # Errors
+/// When it is not one JSON object; the message gives line and column.
+pub fn read(body: &[u8]) -> Result<Hints<'_>, serde_json::Error> {
+    let mut json = serde_json::Deserializer::from_slice(body);
+    let fields = (&mut json).deserialize_map(FieldsVisitor)?;
+    json.end()?;
+    let number = |raw: Option<&RawValue>| raw.and_then(|raw| raw.get().parse::<u32>().ok()).unwrap_or(1);
+    let sequences = number(fields.n).max(number(fields.best_of)).max(1);
+    Ok(Hints {
+        model: fields.model.and_then(|raw| Some(ModelName { name: string(raw)?, range: range_of(body, raw) })),
+        sequences: sequences.saturating_mul(fields.prompt.map_or(1, prompts)),
+        prompt_cache_key: fields.prompt_cache_key.and_then(string),
+        previous_response_id: fields.previous_response_id.and_then(string),
+        user_id: fields.metadata.and_then(user_id),
+    })
+}
+
+/// A JSON string's value; `None` for any other type.
+fn string(raw: &RawValue) -> Option<Cow<'_, str>> {
+    #[derive(serde::Deserialize)]
+    struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+    serde_json::from_str::<Text<'_>>(raw.get()).ok().map(|text| text.0)
+}
+
+/// Number of prompts in a completions request: text, token ids, or a list of either.
+fn prompts(raw: &RawValue) -> u32 {
+    let text = raw.get();
+    // A list of numbers is one prompt; a list of strings or lists is a batch.
+    let batch = text.strip_prefix('[').is_some_and(|rest| rest.trim_start().starts_with(['"', '[']));
+    if !batch {
+        return 1;
+    }
+    let count = serde_json::from_str::<Vec<IgnoredAny>>(text).map_or(1, |prompts| prompts.len());
+    u32::try_from(count).unwrap_or(u32::MAX).max(1)
+}
+
+fn user_id(raw: &RawValue) -> Option<Cow<'_, str>> {
+    #[derive(serde::Deserialize)]
+    struct Metadata<'a> {
+        #[serde(borrow)]
+        user_id: Option<&'a RawValue>,
+    }
+    serde_json::from_str::<Metadata<'_>>(raw.get()).ok()?.user_id.and_then(string)
+}
+
+/// Where a value borrowed from the body stands in it.
+fn range_of(body: &[u8], raw: &RawValue) -> Range<usize> {
+    let start = (raw.get().as_ptr() as usize).saturating_sub(body.as_ptr() as usize);
+    start..start + raw.get().len()
+}
+
+/// The body with the bytes of its model name replaced; every other byte stays.
+pub fn replace_model(body: &Bytes, range: &Range<usize>, model: &str) -> Bytes {
+    let quoted = serde_json::Value::from(model).to_string();
+    let mut spliced = BytesMut::with_capacity(body.len() + quoted.len());
+    spliced.extend_from_slice(body.get(..range.start).unwrap_or_default());
+    spliced.extend_from_slice(quoted.as_bytes());
+    spliced.extend_from_slice(body.get(range.end..).unwrap_or_default());
+    spliced.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_only_what_routing_needs() {
+        let hints = read(
+            br#"{"messages":[{"x":[1,{"model":"no"}]}],"model":"m\u0041","n":3,"prompt":["a","b"],
+            "metadata":{"user_id":"u"},"prompt_cache_key":"k","previous_response_id":"r"}"#,
+        )
+        .unwrap();
+        assert_eq!(hints.model.unwrap().name, "mA");
+        assert_eq!(hints.sequences, 6);
+        assert_eq!(hints.user_id.unwrap(), "u");
+        assert_eq!(hints.prompt_cache_key.unwrap(), "k");
+        assert_eq!(hints.previous_response_id.unwrap(), "r");
+    }
+
+    #[test]
+    fn odd_types_are_ignored_and_the_last_duplicate_counts() {
+        let hints = read(br#"{"model":7,"n":"x","metadata":[],"prompt":[1,2],"prompt_cache_key":null}"#).unwrap();
+        assert_eq!(hints, Hints { sequences: 1, ..Hints::default() });
+        assert_eq!(read(br#"{"model":"a","model":"b"}"#).unwrap().model.unwrap().name, "b");
+    }
+
+    #[test]
+    fn what_is_not_an_object_is_an_error_with_a_place() {
+        for bad in ["", "[]", "{", "{} x", "{\"a\":}", "\u{feff}{}"] {
+            assert!(read(bad.as_bytes()).is_err(), "{bad}");
+        }
+        assert!(read(b"{\n\"a\" 1}").unwrap_err().to_string().contains("line 2 column"));
+    }
+
+    #[test]
+    fn depth_costs_no_stack() {
+        let deep = format!("{{\"x\":{}{},\"model\":\"m\"}}", "[".repeat(200_000), "]".repeat(200_000));
+        assert_eq!(read(deep.as_bytes()).unwrap().model.unwrap().name, "m");
+    }
+
+    #[test]
+    fn an_alias_is_replaced_in_place() {
+        let body = Bytes::from_static(br#"{ "x" : "fast", "model":  "fast" , "y":1e2}"#);
+        let range = read(&body).unwrap().model.unwrap().range;
+        let spliced = replace_model(&body, &range, "org/\"q\"");
+        assert_eq!(&spliced[..], br#"{ "x" : "fast", "model":  "org/\"q\"" , "y":1e2}"#);
+    }
+}

@@ -1,0 +1,191 @@
+//! The access log: one line a request, written when the request ends.
+//!
+//! Lines go through a bounded queue to a thread of their own, so that a slow terminal or pipe never holds up a
+//! request; when the queue is full the line is dropped and counted. The field list is a contract (`docs/access-log.md`).
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::time::Duration;
+
+use prometheus::IntCounter;
+use serde::{Serialize, Serializer};
+
+/// Lines that may wait for the writer.
+const QUEUE: usize = 8_192;
+
+/// What is written of one request. Durations are in milliseconds. Absent values are left out.
+#[derive(Debug, Clone, Serialize)]
+pub struct Record {
+    /// When the request ended, RFC 3339 in UTC.
+    pub time: String,
+    /// The `x-request-id` it went by.
+    pub request_id: Arc<str>,
+    /// Client's address.
+    pub client: String,
+    /// Request method.
+    pub method: Box<str>,
+    /// The endpoint's path, or `other` for a path we don't know (a client's string is never a field's value here).
+    pub path: Box<str>,
+    /// Pool's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pool: Option<Arc<str>>,
+    /// Replica that answered, or the last one tried.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replica: Option<Arc<str>>,
+    /// Why the policy chose it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<&'static str>,
+    /// Where the session key came from; `none` when there was none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session: Option<&'static str>,
+    /// Replicas asked.
+    pub attempts: u32,
+    /// Status sent to the client; absent when it left before there was one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// How it ended.
+    pub outcome: &'static str,
+    /// The phase it ended in.
+    pub phase: &'static str,
+    /// Bytes of the request body as received.
+    pub bytes_in: u64,
+    /// Bytes of the response body as sent.
+    pub bytes_out: u64,
+    /// From the head's arrival to the first body byte of the answer.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "millis_option")]
+    pub first_byte_ms: Option<Duration>,
+    /// From the head's arrival to the end.
+    #[serde(serialize_with = "millis")]
+    pub duration_ms: Duration,
+    /// What went wrong, for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<Box<str>>,
+}
+
+fn millis<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64((value.as_secs_f64() * 1e6).round() / 1e3)
+}
+
+fn millis_option<S: Serializer>(value: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    millis(&value.unwrap_or_default(), serializer)
+}
+
+impl Record {
+    fn write(&self, json: bool, out: &mut Vec<u8>) {
+        // Both forms come from one serialisation, so that they can't differ in their fields.
+        let Ok(value) = serde_json::to_value(self) else { return };
+        if json {
+            let _ = serde_json::to_writer(&mut *out, &value);
+        } else if let Some(fields) = value.as_object() {
+            for (index, (name, value)) in fields.iter().enumerate() {
+                let space = if index == 0 { "" } else { " " };
+                let plain = value.as_str().filter(|text| {
+                    !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic() && b != b'"' && b != b'=')
+                });
+                let _ = match plain {
+                    Some(text) => write!(out, "{space}{name}={text}"),
+                    None => write!(out, "{space}{name}={value}"),
+                };
+            }
+        }
+        out.push(b'\n');
+    }
+}
+
+/// Where records are sent. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct AccessLog {
+    queue: Option<SyncSender<Record>>,
+    dropped: Option<IntCounter>,
+}
+
+impl AccessLog {
+    /// No access log.
+    pub fn off() -> Self {
+        Self { queue: None, dropped: None }
+    }
+
+    /// Starts the writing thread. `dropped` counts lines that found the queue full.
+    ///
+    /// # Errors
+    /// When the thread can't be started.
+    pub fn start(json: bool, dropped: IntCounter, mut out: impl Write + Send + 'static) -> std::io::Result<Self> {
+        let (queue, records) = sync_channel::<Record>(QUEUE);
+        std::thread::Builder::new().name("access-log".into()).spawn(move || {
+            let mut lines = Vec::with_capacity(4096);
+            while let Ok(record) = records.recv() {
+                lines.clear();
+                record.write(json, &mut lines);
+                // Whatever has gathered meanwhile goes out in the same write.
+                while lines.len() < 64 * 1024 {
+                    match records.try_recv() {
+                        Ok(record) => record.write(json, &mut lines),
+                        Err(_) => break,
+                    }
+                }
+                // A closed stdout must not end the proxy.
+                let _ = out.write_all(&lines).and_then(|()| out.flush());
+            }
+        })?;
+        Ok(Self { queue: Some(queue), dropped: Some(dropped) })
+    }
+
+    /// Whether anyone will read a record (so that none need be built).
+    pub fn enabled(&self) -> bool {
+        self.queue.is_some()
+    }
+
+    /// Hands a record over; never waits.
+    pub fn send(&self, record: Record) {
+        let Some(queue) = &self.queue else { return };
+        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = queue.try_send(record)
+            && let Some(dropped) = &self.dropped
+        {
+            dropped.inc();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> Record {
+        Record {
+            time: "2026-11-30T00:00:00Z".into(),
+            request_id: "abc".into(),
+            client: "127.0.0.1:1".into(),
+            method: "POST".into(),
+            path: "/v1/chat/completions".into(),
+            pool: Some("m".into()),
+            replica: None,
+            reason: Some("bound"),
+            session: Some("header"),
+            attempts: 1,
+            status: Some(200),
+            outcome: "ok",
+            phase: "finish",
+            bytes_in: 2,
+            bytes_out: 3,
+            first_byte_ms: Some(Duration::from_micros(1500)),
+            duration_ms: Duration::from_millis(2),
+            error: Some("a \"quoted\"\nline".into()),
+        }
+    }
+
+    #[test]
+    fn text_and_json_have_the_same_fields_and_stay_on_one_line() {
+        let (mut text, mut json) = (Vec::new(), Vec::new());
+        record().write(false, &mut text);
+        record().write(true, &mut json);
+        let text = String::from_utf8(text).unwrap();
+        assert_eq!(text.matches('\n').count(), 1);
+        assert!(text.contains(r#"error="a \"quoted\"\nline""#), "{text}");
+        let value: serde_json::Value = serde_json::from_slice(&json).unwrap();
+        for name in value.as_object().unwrap().keys() {
+            assert!(text.contains(&format!("{name}=")), "{name} missing in {text}");
+        }
+        assert_eq!(value["first_byte_ms"], 1.5);
+        assert!(value.get("replica").is_none());
+    }
+}

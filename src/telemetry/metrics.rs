@@ -1,0 +1,308 @@
+//! Metric families: one table gives the registry, and `docs/metrics.md`.
+//!
+//! Handles on the request path are resolved once a replica ([`ReplicaMetrics`]); a replica that leaves takes its series
+//! along.
+use std::fmt::Write;
+
+use prometheus::core::Collector;
+use prometheus::{
+    Encoder, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, TextEncoder,
+};
+
+/// What kind of metric a family is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// Buckets, sum and count.
+    Histogram,
+}
+
+/// A metric family's row in the table.
+#[derive(Debug, Clone, Copy)]
+pub struct Family {
+    /// Full name, unit included.
+    pub name: &'static str,
+    /// Counter, gauge or histogram.
+    pub kind: Kind,
+    /// Label names, in order.
+    pub labels: &'static [&'static str],
+    /// One sentence.
+    pub help: &'static str,
+}
+
+macro_rules! families {
+    ($($constant:ident = $name:literal $kind:ident [$($label:literal),*] $help:literal;)*) => {
+        $(const $constant: Family = Family { name: $name, kind: Kind::$kind, labels: &[$($label),*], help: $help };)*
+        /// Every family, in the order of the reference.
+        pub const FAMILIES: &[Family] = &[$($constant),*];
+    };
+}
+
+families! {
+    BUILD_INFO = "warmroute_build_info" Gauge ["version"] "Always 1; the running version.";
+    REQUESTS = "warmroute_requests_total" Counter ["pool", "replica", "reason", "outcome"]
+        "Requests that reached a decision, when they end, by replica, the policy's reason and outcome.";
+    REJECTED = "warmroute_requests_rejected_total" Counter ["pool", "cause"]
+        "Requests answered by the router itself, by cause; pool is `none` before one is known.";
+    IN_FLIGHT = "warmroute_replica_in_flight_requests" Gauge ["replica"]
+        "Open requests: the sum of reservations on the replica.";
+    SEQUENCES = "warmroute_replica_in_flight_sequences" Gauge ["replica"]
+        "Open sequences (n × batch summed over open requests).";
+    STATE = "warmroute_replica_state" Gauge ["replica", "state"]
+        "1 for the state the replica is in (ready, warming, draining, down), else 0.";
+    PROBES = "warmroute_health_probes_total" Counter ["replica", "result"] "Active health probes by result.";
+    CONNECT_FAILURES = "warmroute_connect_failures_total" Counter ["replica"]
+        "Connections to the replica that could not be opened in time.";
+    RETRIES = "warmroute_retries_total" Counter ["pool", "cause"]
+        "Further attempts: `stale_connection` (same replica, nothing had been sent), `connect_failed` (another replica), `not_found_there` (a stored response sought elsewhere).";
+    UPSTREAM_IDLE = "warmroute_upstream_idle_connections" Gauge ["replica"]
+        "Connections to the replica kept for reuse.";
+    PHASE = "warmroute_phase_duration_seconds" Histogram ["pool", "phase"]
+        "Time a request spent in a phase of its way: read (body from the client), decide, connect, first_byte (sent until the first body byte), relay.";
+    TTFT = "warmroute_time_to_first_token_seconds" Histogram ["pool", "replica"]
+        "From the request head's arrival to the first body byte of a 2xx event stream.";
+    DURATION = "warmroute_request_duration_seconds" Histogram ["pool", "replica"]
+        "From the request head's arrival to the end of the answer, 2xx only.";
+    BYTES_IN = "warmroute_request_body_bytes_total" Counter ["pool"] "Bytes of request bodies as received.";
+    BYTES_OUT = "warmroute_response_body_bytes_total" Counter ["pool"] "Bytes of response bodies as sent on.";
+    SESSION_KEYS = "warmroute_session_keys_total" Counter ["pool", "source"]
+        "Requests by where their session key came from; `none` had no key.";
+    BINDINGS = "warmroute_session_bindings" Gauge ["pool"] "Session bindings held; bounded by `session.max_bindings`.";
+    STORED = "warmroute_stored_responses" Gauge []
+        "Stored-response ids whose replica is remembered; bounded by `limits.stored_responses`.";
+    UNPARSED = "warmroute_unparsed_bodies_total" Counter ["pool", "cause"]
+        "Request bodies that were forwarded without being understood, by cause; such requests have no session key of the body.";
+    CONNECTIONS = "warmroute_client_connections" Gauge [] "Client connections open.";
+    ACCEPTED = "warmroute_client_connections_accepted_total" Counter [] "Client connections accepted.";
+    CLIENT_TIMEOUTS = "warmroute_client_timeouts_total" Counter ["timer"]
+        "Client connections ended by a timer: head, keep_alive, body.";
+    LOG_DROPPED = "warmroute_access_log_dropped_total" Counter [] "Access-log lines dropped because the writer was behind.";
+}
+
+/// Upper bounds of latency buckets, in seconds: 100 µs to 5 min.
+const SECONDS: &[f64] = &[
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+    300.0,
+];
+
+fn opts(family: Family) -> Opts {
+    Opts::new(family.name, family.help)
+}
+
+// Names and labels are constants checked by the test below, so a failure to build is a bug in this file alone; an
+// unregistered family then stays invisible instead of ending the process.
+fn register<C: Collector + Clone + 'static>(registry: &Registry, collector: &C) {
+    if let Err(error) = registry.register(Box::new(collector.clone())) {
+        tracing::error!(%error, "a metric family could not be registered");
+    }
+}
+
+macro_rules! build {
+    ($registry:expr, $type:ident, $family:expr) => {{
+        let metric = $type::new(opts($family), $family.labels)?;
+        register($registry, &metric);
+        metric
+    }};
+    ($registry:expr, single $type:ident, $family:expr) => {{
+        let metric = $type::with_opts(opts($family))?;
+        register($registry, &metric);
+        metric
+    }};
+    ($registry:expr, histogram $family:expr) => {{
+        let options = HistogramOpts::from(opts($family)).buckets(SECONDS.to_vec());
+        let metric = HistogramVec::new(options, $family.labels)?;
+        register($registry, &metric);
+        metric
+    }};
+}
+
+/// All families of one process.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    requests: IntCounterVec,
+    /// Requests answered by the router itself: pool, cause.
+    pub rejected: IntCounterVec,
+    in_flight: IntGaugeVec,
+    sequences: IntGaugeVec,
+    state: IntGaugeVec,
+    probes: IntCounterVec,
+    connect_failures: IntCounterVec,
+    /// Further attempts: pool, cause.
+    pub retries: IntCounterVec,
+    upstream_idle: IntGaugeVec,
+    phase: HistogramVec,
+    ttft: HistogramVec,
+    duration: HistogramVec,
+    /// Bytes of request bodies: pool.
+    pub bytes_in: IntCounterVec,
+    /// Bytes of response bodies: pool.
+    pub bytes_out: IntCounterVec,
+    /// Session keys: pool, source.
+    pub session_keys: IntCounterVec,
+    bindings: IntGaugeVec,
+    stored: IntGauge,
+    /// Bodies not understood: pool, cause.
+    pub unparsed: IntCounterVec,
+    /// Client connections open.
+    pub connections: IntGauge,
+    /// Client connections accepted.
+    pub accepted: IntCounter,
+    /// Client connections ended by a timer: timer.
+    pub client_timeouts: IntCounterVec,
+    /// Access-log lines dropped.
+    pub log_dropped: IntCounter,
+    _build: GaugeVec,
+}
+
+impl Metrics {
+    /// All families, registered in a registry of their own.
+    ///
+    /// # Errors
+    /// Only when a row of the table is malformed, which a test rules out.
+    pub fn new() -> Result<Self, prometheus::Error> {
+        let r = &Registry::new();
+        let build = build!(r, GaugeVec, BUILD_INFO);
+        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1.0);
+        Ok(Self {
+            registry: r.clone(),
+            requests: build!(r, IntCounterVec, REQUESTS),
+            rejected: build!(r, IntCounterVec, REJECTED),
+            in_flight: build!(r, IntGaugeVec, IN_FLIGHT),
+            sequences: build!(r, IntGaugeVec, SEQUENCES),
+            state: build!(r, IntGaugeVec, STATE),
+            probes: build!(r, IntCounterVec, PROBES),
+            connect_failures: build!(r, IntCounterVec, CONNECT_FAILURES),
+            retries: build!(r, IntCounterVec, RETRIES),
+            upstream_idle: build!(r, IntGaugeVec, UPSTREAM_IDLE),
+            phase: build!(r, histogram PHASE),
+            ttft: build!(r, histogram TTFT),
+            duration: build!(r, histogram DURATION),
+            bytes_in: build!(r, IntCounterVec, BYTES_IN),
+            bytes_out: build!(r, IntCounterVec, BYTES_OUT),
+            session_keys: build!(r, IntCounterVec, SESSION_KEYS),
+            bindings: build!(r, IntGaugeVec, BINDINGS),
+            stored: build!(r, single IntGauge, STORED),
+            unparsed: build!(r, IntCounterVec, UNPARSED),
+            connections: build!(r, single IntGauge, CONNECTIONS),
+            accepted: build!(r, single IntCounter, ACCEPTED),
+            client_timeouts: build!(r, IntCounterVec, CLIENT_TIMEOUTS),
+            log_dropped: build!(r, single IntCounter, LOG_DROPPED),
+            _build: build,
+        })
+    }
+
+    /// Handles for one replica.
+    pub fn replica(&self, replica: &str) -> ReplicaMetrics {
+        ReplicaMetrics {
+            probe_ok: self.probes.with_label_values(&[replica, "ok"]),
+            probe_failed: self.probes.with_label_values(&[replica, "failed"]),
+            connect_failures: self.connect_failures.with_label_values(&[replica]),
+        }
+    }
+
+    /// Counts a request's end.
+    pub fn request(&self, pool: &str, replica: &str, reason: &str, outcome: &str) -> IntCounter {
+        self.requests.with_label_values(&[pool, replica, reason, outcome])
+    }
+
+    /// The histogram of one phase in one pool.
+    pub fn phase(&self, pool: &str, phase: &str) -> Histogram {
+        self.phase.with_label_values(&[pool, phase])
+    }
+
+    /// Time to first token and duration of one replica in one pool.
+    pub fn latencies(&self, pool: &str, replica: &str) -> (Histogram, Histogram) {
+        (self.ttft.with_label_values(&[pool, replica]), self.duration.with_label_values(&[pool, replica]))
+    }
+
+    /// Sets the gauges that are read off at scrape time.
+    pub fn set_replica(&self, replica: &str, requests: u32, sequences: u32, state: &str, idle: usize) {
+        self.in_flight.with_label_values(&[replica]).set(i64::from(requests));
+        self.sequences.with_label_values(&[replica]).set(i64::from(sequences));
+        for each in ["ready", "warming", "draining", "down"] {
+            self.state.with_label_values(&[replica, each]).set(i64::from(each == state));
+        }
+        self.upstream_idle.with_label_values(&[replica]).set(i64::try_from(idle).unwrap_or(i64::MAX));
+    }
+
+    /// Sets a pool's binding gauge.
+    pub fn set_bindings(&self, pool: &str, bindings: usize) {
+        self.bindings.with_label_values(&[pool]).set(i64::try_from(bindings).unwrap_or(i64::MAX));
+    }
+
+    /// Sets the gauge of stored-response ids.
+    pub fn set_stored(&self, stored: usize) {
+        self.stored.set(i64::try_from(stored).unwrap_or(i64::MAX));
+    }
+
+    /// The Prometheus text exposition.
+    ///
+    /// # Errors
+    /// When the encoder fails.
+    pub fn render(&self) -> Result<String, prometheus::Error> {
+        let mut text = Vec::with_capacity(16 * 1024);
+        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+}
+
+/// Handles that belong to one replica whatever the pool.
+#[derive(Debug)]
+pub struct ReplicaMetrics {
+    /// Probes answered in time with 2xx.
+    pub probe_ok: IntCounter,
+    /// Other probes.
+    pub probe_failed: IntCounter,
+    /// Connections that could not be opened.
+    pub connect_failures: IntCounter,
+}
+
+/// `docs/metrics.md`: the table as Markdown.
+pub fn reference() -> String {
+    let mut text = String::from(
+        "# Metrics\n\n\
+         Served by the admin listener at `/metrics` in Prometheus' text format. Label values come from the configuration or \
+         from fixed lists, never from a client. The names and labels below are a contract.\n\n\
+         | name | kind | labels | meaning |\n| --- | --- | --- | --- |\n",
+    );
+    for family in FAMILIES {
+        let labels: Vec<String> = family.labels.iter().map(|label| format!("`{label}`")).collect();
+        let kind = format!("{:?}", family.kind).to_lowercase();
+        let _ = writeln!(text, "| `{}` | {kind} | {} | {} |", family.name, labels.join(", "), family.help);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_family_registers_under_its_name_once() {
+        let metrics = Metrics::new().unwrap();
+        let mut names: Vec<_> = FAMILIES.iter().map(|family| family.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), FAMILIES.len());
+        for family in FAMILIES {
+            assert!(family.name.starts_with("warmroute_"));
+            assert_eq!(family.kind == Kind::Counter, family.name.ends_with("_total"), "{}", family.name);
+        }
+        assert!(metrics.render().unwrap().contains("warmroute_build_info"));
+    }
+
+    #[test]
+    fn the_reference_is_the_table() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md");
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            std::fs::write(path, reference()).unwrap();
+        }
+        let committed = std::fs::read_to_string(path).unwrap_or_default();
+        assert_eq!(committed, reference(), "docs/metrics.md is out of date: run UPDATE_DOCS=1 cargo test --lib");
+    }
+}
