@@ -25,7 +25,11 @@ async fn only_the_models_bytes_change() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_real_name_is_never_touched() {
-    for body in ["{\"model\":\"real-model\"}", "{\"model\":\"\\u0072eal-model\" }", " {\"model\" :\"real-model\",\"messages\":[]} "] {
+    for body in [
+        "{\"model\":\"real-model\"}",
+        "{\"model\":\"\\u0072eal-model\" }",
+        " {\"model\" :\"real-model\",\"messages\":[]} ",
+    ] {
         assert_eq!(sent_as(body).await, body);
     }
 }

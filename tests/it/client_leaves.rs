@@ -104,7 +104,10 @@ async fn while_the_body_is_still_being_sent() {
     let upstream = Upstream::fixed(200, &[], "{}").await;
     let proxy = Proxy::start(&Config::new(Pool::model("m").at(upstream.address()))).await;
     let mut client = proxy.client().await;
-    client.send_raw(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{\"model\":").await.unwrap();
+    client
+        .send_raw(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{\"model\":")
+        .await
+        .unwrap();
     drop(client);
     assert_eq!(proxy.exchange(&chat(false, 1)).await.status(), 200);
     proxy.load_is_zero().await;
@@ -116,7 +119,8 @@ async fn a_slow_connection_attempt_ends_with_the_client() {
     // A listener whose queue is full: connecting hangs until the connect timeout.
     let (full, _held) = full_listener();
     let proxy = Proxy::start_unready(
-        &Config::new(Pool::model("m").at(full).with("health: { interval: 1h, timeout: 1s }")).with("timeouts: { connect: 30s }"),
+        &Config::new(Pool::model("m").at(full).with("health: { interval: 1h, timeout: 1s }"))
+            .with("timeouts: { connect: 30s }"),
     );
     let mut client = proxy.client().await;
     client.send(&chat(false, 1)).await;
@@ -150,7 +154,12 @@ async fn other_streams_go_on_when_one_client_leaves() {
     staying.send(&chat(true, 20)).await;
     staying.head().await;
     let mut leaving = proxy.client().await;
-    leaving.send(&Request::post("/v1/chat/completions", &json!({"model": "m", "stream": true, "max_tokens": 2_000, "messages": []}))).await;
+    leaving
+        .send(&Request::post(
+            "/v1/chat/completions",
+            &json!({"model": "m", "stream": true, "max_tokens": 2_000, "messages": []}),
+        ))
+        .await;
     leaving.head().await;
     drop(leaving);
     let body = staying.rest().await;

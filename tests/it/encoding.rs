@@ -93,9 +93,12 @@ async fn broken_and_unknown_encodings_are_the_clients_errors() {
     let plain = chat(false, 1).body;
     let mut cut = gzip(&plain);
     cut.truncate(cut.len() - 9);
-    for (encoding, body, status) in
-        [("gzip", cut, 400), ("gzip", b"not gzip".to_vec(), 400), ("zstd", b"not zstd".to_vec(), 400), ("br", plain, 415)]
-    {
+    for (encoding, body, status) in [
+        ("gzip", cut, 400),
+        ("gzip", b"not gzip".to_vec(), 400),
+        ("zstd", b"not zstd".to_vec(), 400),
+        ("br", plain, 415),
+    ] {
         let answer = proxy.exchange(&compressed(encoding, body)).await;
         assert_eq!(answer.status(), status, "{encoding}: {}", answer.text());
         assert!(answer.json()["error"]["message"].is_string());

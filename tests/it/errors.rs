@@ -14,10 +14,13 @@ fn nobody() -> SocketAddr {
 /// Checks an error body against what clients of the family parse.
 fn check_shape(family: Family, body: &Value, what: &str) {
     let message = match family {
-        Family::Openai | Family::Engine => {
+        Family::Openai | Family::Responses => {
             let error = &body["error"];
             assert!(error["type"].is_string(), "{what}: error.type in {body}");
-            assert!(error.get("code").is_some() && error.get("param").is_some(), "{what}: error.code, .param in {body}");
+            assert!(
+                error.get("code").is_some() && error.get("param").is_some(),
+                "{what}: error.code, .param in {body}"
+            );
             &error["message"]
         }
         Family::Anthropic => {
@@ -27,6 +30,20 @@ fn check_shape(family: Family, body: &Value, what: &str) {
         }
     };
     assert!(message.as_str().is_some_and(|text| text.len() > 10), "{what}: a message that tells something in {body}");
+}
+
+/// Checks the last event of a stream that broke off.
+fn check_event(family: Family, event: &Event, what: &str) {
+    let body = event.json();
+    if family == Family::Responses {
+        assert_eq!(body["type"], "error", "{what}: {body}");
+        assert!(body["message"].is_string() && body["code"].is_string(), "{what}: {body}");
+        assert!(body["sequence_number"].is_u64(), "{what}: {body}");
+    } else {
+        check_shape(family, &body, what);
+    }
+    let named = family != Family::Openai;
+    assert_eq!(event.name.as_deref(), named.then_some("error"), "{what}: the event's name");
 }
 
 async fn every_endpoint(proxy: &Proxy, model: &str, status: u16) {
@@ -121,7 +138,9 @@ async fn an_engine_that_closes_before_its_head_is_502_and_is_asked_once() {
 /// An engine that sends one event and then breaks off.
 async fn breaks_off(event: &'static str, reset: bool) -> Upstream {
     Upstream::start(move |_, mut wire| async move {
-        wire.send("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n").await.ok()?;
+        wire.send("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+            .await
+            .ok()?;
         wire.send(format!("{:x}\r\n{event}\r\n", event.len())).await.ok()?;
         if reset {
             wire.reset();
@@ -149,10 +168,7 @@ async fn a_stream_that_breaks_off_ends_with_one_error_event_and_no_done() {
             assert_eq!(errors.len(), 1, "{what}: {text}");
             assert_eq!(errors[0], events.last().unwrap(), "{what}: the error is last");
             assert!(!text.contains("[DONE]"), "{what}: {text}");
-            check_shape(endpoint.family, &errors[0].json(), &what);
-            if endpoint.family == Family::Anthropic {
-                assert_eq!(errors[0].name.as_deref(), Some("error"), "{what}: Anthropic's events have names");
-            }
+            check_event(endpoint.family, errors[0], &what);
         }
         proxy.load_is_zero().await;
     }
@@ -165,13 +181,15 @@ async fn an_error_event_stands_on_its_own_when_the_engine_broke_off_inside_one()
     let answer = proxy.exchange(&chat(true, 1)).await;
     let events = sse_events(&answer.body);
     let last = events.last().unwrap_or_else(|| panic!("no event in {}", answer.text()));
-    check_shape(Family::Openai, &last.json(), "after half an event");
+    check_event(Family::Openai, last, "after half an event");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_whole_answer_that_breaks_off_is_seen_to_be_broken() {
     let upstream = Upstream::start(|_, mut wire| async move {
-        wire.send("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{\"half\":").await.ok()?;
+        wire.send("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{\"half\":")
+            .await
+            .ok()?;
         None
     })
     .await;
@@ -200,7 +218,7 @@ async fn errors_name_their_phase_and_origin() {
     let upstream = Upstream::start(|_, _wire| async { None }).await;
     let proxy = Proxy::start(&Config::new(Pool::model("m").at(upstream.address()))).await;
     for (request, origin) in
-        [(chat(false, 1), "upstream"), (Request::post("/v1/chat/completions", &chat_body("nope", false, 1)), "client")]
+        [(chat(false, 1), "replica"), (Request::post("/v1/chat/completions", &chat_body("nope", false, 1)), "client")]
     {
         let answer = proxy.exchange(&request).await;
         let error = &answer.json()["error"];

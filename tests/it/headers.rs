@@ -167,7 +167,8 @@ async fn a_replicas_credential_replaces_the_clients() {
     let pool = Pool::model("m")
         .replica(&format!("{{ url: \"http://{}\", credential: \"${{ENGINE_KEY}}\" }}", upstream.address()));
     let proxy = Proxy::start_with(&Config::new(pool), &[("ENGINE_KEY", "engine-secret")]);
-    let request = chat(false, 1).header("Authorization", "Bearer of-the-client").header("Authorization", "Bearer second");
+    let request =
+        chat(false, 1).header("Authorization", "Bearer of-the-client").header("Authorization", "Bearer second");
     assert_eq!(proxy.exchange(&request).await.status(), 200);
     let seen = upstream.only("/v1/chat/completions").await.head;
     assert_eq!(seen.all("authorization"), ["Bearer engine-secret"]);

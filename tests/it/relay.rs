@@ -110,7 +110,9 @@ async fn streams_of_any_bytes_come_back_byte_for_byte() {
         let upstream = Upstream::start(move |_, mut wire| {
             let body = sent.clone();
             async move {
-                wire.send("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n").await.ok()?;
+                wire.send("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+                    .await
+                    .ok()?;
                 for piece in body.chunks(chunk) {
                     let mut framed = format!("{:x}\r\n", piece.len()).into_bytes();
                     framed.extend(piece);
@@ -136,7 +138,9 @@ async fn each_event_arrives_before_the_next_is_made() {
     let upstream = Upstream::start(move |_, mut wire| {
         let gate = gate.clone();
         async move {
-            wire.send("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n").await.ok()?;
+            wire.send("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+                .await
+                .ok()?;
             for turn in 0..20 {
                 gate.acquire().await.ok()?.forget();
                 let event = format!("data: {{\"turn\":{turn}}}\n\n");
@@ -190,7 +194,8 @@ async fn one_connection_serves_many_requests_in_turn() {
 async fn statuses_and_bodies_of_engines_pass() {
     for status in [200, 201, 400, 401, 404, 422, 429, 500, 503] {
         let body = format!("{{\"object\":\"error\",\"code\":{status}}}");
-        let upstream = Upstream::fixed(status, &[("Content-Type", "application/json"), ("Retry-After", "7")], body.clone()).await;
+        let upstream =
+            Upstream::fixed(status, &[("Content-Type", "application/json"), ("Retry-After", "7")], body.clone()).await;
         let proxy = Proxy::start(&config(&upstream)).await;
         for stream in [false, true] {
             let answer = proxy.exchange(&chat(stream, 4)).await;

@@ -30,7 +30,11 @@ async fn engine(name: &'static str) -> Upstream {
                 let body = json!({"served_by": name, "method": request.method(), "target": request.target()});
                 respond(200, &[("Content-Type", "application/json")], body.to_string().as_bytes())
             } else {
-                respond(404, &[("Content-Type", "application/json")], b"{\"error\":{\"message\":\"no such response here\"}}")
+                respond(
+                    404,
+                    &[("Content-Type", "application/json")],
+                    b"{\"error\":{\"message\":\"no such response here\"}}",
+                )
             };
             wire.send(reply).await.ok()?;
             Some(wire)

@@ -65,7 +65,11 @@ async fn connection_close_is_obeyed() {
 async fn a_connection_whose_answer_was_not_read_is_not_reused() {
     let upstream = Upstream::start(|request, mut wire| async move {
         if String::from_utf8_lossy(&request.body).contains("\"stream\":true") {
-            wire.send("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 100000\r\n\r\ndata: {}\n\n").await.ok()?;
+            wire.send(
+                "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 100000\r\n\r\ndata: {}\n\n",
+            )
+            .await
+            .ok()?;
             wire.gone().await;
             return None;
         }

@@ -30,7 +30,8 @@ async fn a_head_sent_too_slowly_is_408() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_new_connection_is_closed() {
     let upstream = Upstream::fixed(200, &[], "{}").await;
-    let config = Config::new(Pool::model("m").at(upstream.address())).with("timeouts: { head: 400ms, keep_alive: 30s }");
+    let config =
+        Config::new(Pool::model("m").at(upstream.address())).with("timeouts: { head: 400ms, keep_alive: 30s }");
     let proxy = Proxy::start(&config).await;
     let start = Instant::now();
     let mut client = proxy.client().await;
@@ -41,7 +42,8 @@ async fn a_silent_new_connection_is_closed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_kept_connection_is_closed_by_keep_alive_not_head() {
     let upstream = Upstream::fixed(200, &[], "{}").await;
-    let config = Config::new(Pool::model("m").at(upstream.address())).with("timeouts: { head: 50ms, keep_alive: 400ms }");
+    let config =
+        Config::new(Pool::model("m").at(upstream.address())).with("timeouts: { head: 50ms, keep_alive: 400ms }");
     let proxy = Proxy::start(&config).await;
     let mut client = proxy.client().await;
     assert_eq!(client.exchange(&chat(false, 1)).await.status(), 200);
@@ -125,8 +127,9 @@ async fn a_slow_stream_that_keeps_talking_is_never_ended() {
         Some(wire)
     })
     .await;
-    let config = Config::new(Pool::model("m").at(upstream.address()))
-        .with("timeouts: { idle: 2s, head: 400ms, keep_alive: 400ms, body: 400ms, first_byte: 2s, upstream_idle: 400ms }");
+    let config = Config::new(Pool::model("m").at(upstream.address())).with(
+        "timeouts: { idle: 2s, head: 400ms, keep_alive: 400ms, body: 400ms, first_byte: 2s, upstream_idle: 400ms }",
+    );
     let proxy = Proxy::start(&config).await;
     let answer = proxy.exchange(&chat(true, 1)).await;
     assert_eq!(sse_events(&answer.body).len(), 20);

@@ -274,7 +274,11 @@ impl Client {
         while find(&seen, needle).is_none() {
             let piece = self.next().await;
             seen.extend(piece.unwrap_or_else(|| {
-                panic!("the body ended without {:?}: {}", String::from_utf8_lossy(needle), String::from_utf8_lossy(&seen))
+                panic!(
+                    "the body ended without {:?}: {}",
+                    String::from_utf8_lossy(needle),
+                    String::from_utf8_lossy(&seen)
+                )
             }));
         }
         seen

@@ -13,13 +13,13 @@ mod upstream;
 mod wait;
 
 pub use config::{Config, Pool};
-pub use http::{Body, Client, Event, Head, Request, Response, exchange, get, sse_events};
+pub use http::{Client, Event, Head, Request, Response, exchange, get, sse_events};
 pub use mock::Mock;
-pub use process::{Process, binary};
+pub use process::Process;
 pub use proxy::Proxy;
-pub use requests::{ENDPOINTS, Endpoint, Family, chat, chat_body, sized_chat};
-pub use upstream::{Seen, Upstream, Wire, respond};
-pub use wait::{eventually, wait_until, within};
+pub use requests::{ENDPOINTS, Family, chat, chat_body, sized_chat};
+pub use upstream::{Upstream, respond};
+pub use wait::{wait_until, within};
 
 use std::time::Duration;
 

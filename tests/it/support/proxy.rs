@@ -20,7 +20,8 @@ impl Proxy {
     /// Starts it and waits until it is ready.
     pub async fn start(config: &Config) -> Self {
         let proxy = Self::start_unready(config);
-        wait_until("the router is ready", PATIENCE, || async { proxy.admin_get("/readyz").await.status() == 200 }).await;
+        wait_until("the router is ready", PATIENCE, || async { proxy.admin_get("/readyz").await.status() == 200 })
+            .await;
         proxy
     }
 

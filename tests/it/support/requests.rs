@@ -6,9 +6,11 @@ use super::Request;
 /// Whose API an endpoint belongs to: what its errors look like.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Family {
+    /// OpenAI's shape, which the engines' own endpoints share.
     Openai,
+    /// The same, but stream events of the Responses API.
+    Responses,
     Anthropic,
-    Engine,
 }
 
 /// One endpoint, and whether it can stream.
@@ -23,15 +25,15 @@ pub struct Endpoint {
 pub const ENDPOINTS: &[Endpoint] = &[
     Endpoint { path: "/v1/chat/completions", family: Family::Openai, streams: true },
     Endpoint { path: "/v1/completions", family: Family::Openai, streams: true },
-    Endpoint { path: "/v1/responses", family: Family::Openai, streams: true },
+    Endpoint { path: "/v1/responses", family: Family::Responses, streams: true },
     Endpoint { path: "/v1/messages", family: Family::Anthropic, streams: true },
     Endpoint { path: "/v1/messages/count_tokens", family: Family::Anthropic, streams: false },
     Endpoint { path: "/v1/embeddings", family: Family::Openai, streams: false },
     Endpoint { path: "/v1/rerank", family: Family::Openai, streams: false },
     Endpoint { path: "/v1/score", family: Family::Openai, streams: false },
-    Endpoint { path: "/tokenize", family: Family::Engine, streams: false },
-    Endpoint { path: "/detokenize", family: Family::Engine, streams: false },
-    Endpoint { path: "/generate", family: Family::Engine, streams: true },
+    Endpoint { path: "/tokenize", family: Family::Openai, streams: false },
+    Endpoint { path: "/detokenize", family: Family::Openai, streams: false },
+    Endpoint { path: "/generate", family: Family::Openai, streams: true },
 ];
 
 impl Endpoint {

@@ -21,8 +21,6 @@ use super::{PATIENCE, wait_until};
 pub struct Seen {
     pub head: Head,
     pub body: Vec<u8>,
-    /// How the body was framed.
-    pub chunked: bool,
     /// Which connection it came on, from 0.
     pub connection: usize,
 }
@@ -82,7 +80,7 @@ impl Wire {
             Body::Chunked => self.chunks().await?,
             _ => Vec::new(),
         };
-        Some(Seen { head, body, chunked: framing == Body::Chunked, connection: self.connection })
+        Some(Seen { head, body, connection: self.connection })
     }
 
     async fn chunks(&mut self) -> Option<Vec<u8>> {
@@ -187,8 +185,12 @@ impl Drop for Upstream {
     }
 }
 
-async fn serve<F, Fut>(listener: TcpListener, script: Arc<F>, seen: Arc<Mutex<Vec<Seen>>>, connections: Arc<AtomicUsize>)
-where
+async fn serve<F, Fut>(
+    listener: TcpListener,
+    script: Arc<F>,
+    seen: Arc<Mutex<Vec<Seen>>>,
+    connections: Arc<AtomicUsize>,
+) where
     F: Fn(Seen, Wire) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Option<Wire>> + Send + 'static,
 {

@@ -5,34 +5,18 @@ use std::time::{Duration, Instant};
 /// Pause between two looks at a condition.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Waits until `condition` yields a value; panics with `what` when `deadline` has passed. Returns it with the time it took.
-pub async fn eventually<T, F, Fut>(what: &str, deadline: Duration, mut condition: F) -> (T, Duration)
-where
-    F: FnMut() -> Fut,
-    Fut: Future<Output = Option<T>>,
-{
-    let start = Instant::now();
-    loop {
-        if let Some(value) = condition().await {
-            return (value, start.elapsed());
-        }
-        assert!(start.elapsed() < deadline, "not within {deadline:?}: {what}");
-        tokio::time::sleep(LOOK).await;
-    }
-}
-
 /// Waits until `condition` holds; panics with `what` when `deadline` has passed. Returns the time it took.
 pub async fn wait_until<F, Fut>(what: &str, deadline: Duration, mut condition: F) -> Duration
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = bool>,
 {
-    eventually(what, deadline, || {
-        let look = condition();
-        async move { look.await.then_some(()) }
-    })
-    .await
-    .1
+    let start = Instant::now();
+    while !condition().await {
+        assert!(start.elapsed() < deadline, "not within {deadline:?}: {what}");
+        tokio::time::sleep(LOOK).await;
+    }
+    start.elapsed()
 }
 
 /// Awaits `future`; panics with `what` when `deadline` has passed.
