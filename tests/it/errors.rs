@@ -85,7 +85,7 @@ async fn no_replica_up_is_503_with_the_reason() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_cannot_be_made_is_an_error_of_the_upstream() {
-    let config = Config::new(Pool::model("m").at(nobody()).with("health: { interval: 1h, unhealthy_after: 1000000 }"));
+    let config = Config::new(Pool::model("m").at(nobody()).with("health: { interval: 1h, unhealthy_after: 1000 }"));
     let proxy = Proxy::start_unready(&config);
     let answer = proxy.exchange(&chat(false, 1)).await;
     assert!([502, 503].contains(&answer.status()), "{} {}", answer.status(), answer.text());
@@ -100,7 +100,7 @@ async fn a_connect_failure_goes_to_another_replica_unseen() {
         .replica(&format!("{{ id: dead, url: \"http://{}\" }}", nobody()))
         .replica(&format!("{{ id: live, url: \"http://{}\" }}", upstream.address()))
         .with("policy: { type: round_robin }")
-        .with("health: { interval: 1h, unhealthy_after: 1000000 }");
+        .with("health: { interval: 1h, unhealthy_after: 1000 }");
     let proxy = Proxy::start_unready(&Config::new(pool));
     let body = chat(false, 1).body;
     for turn in 0..10 {
