@@ -99,8 +99,10 @@ impl<'a> Check<'a> {
             (Kind::List { of, min }, Data::List(nodes)) => self.list(key, *of, min, path, node.place, nodes),
             // One scalar may stand for a list of one.
             (Kind::List { of: Kind::Scalar(kind), .. }, Data::Scalar(text)) => {
-                let item = self.scalar(key, *kind, path, node.place, text)?;
-                Some(Item { value: Value::List(vec![item.clone()]), ..item })
+                self.scalar(key, *kind, path, node.place, text).map(Item::alone)
+            }
+            (Kind::List { of: Kind::MapOr(short), .. }, Data::Scalar(_)) => {
+                self.map_or(key, Kind::MapOr(short), path, node).map(Item::alone)
             }
             (Kind::Map | Kind::MapOr(_), _) => self.map_or(key, key.kind, path, node),
             _ => self.wrong_shape(key, path, node),
@@ -207,6 +209,11 @@ impl<'a> Check<'a> {
 }
 
 impl Item {
+    /// A list of this alone.
+    fn alone(self) -> Self {
+        Self { value: Value::List(vec![self.clone()]), ..self }
+    }
+
     /// The value under `name`, if it was given and is valid.
     pub fn get(&self, name: &str) -> Option<&Item> {
         match &self.value {

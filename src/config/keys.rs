@@ -148,7 +148,8 @@ impl Kind {
                 format!("{short}; or its keys below it ({})", names(inside))
             }
             Self::List { of: Self::Scalar(scalar), .. } => format!("{}, or a list of such", scalar.expects()),
-            Self::List { of, .. } => format!("a list, each item: {}", of.expects(inside)),
+            Self::List { of: of @ Self::MapOr(_), .. } => format!("a list, each item {}", of.expects(inside)),
+            Self::List { .. } => format!("a list, each item with its keys ({})", names(inside)),
             Self::Scalar(scalar) => scalar.expects(),
         }
     }

@@ -92,8 +92,8 @@ pub(super) fn read(text: &str) -> Result<Option<Node>, Error> {
     Ok(builder.root)
 }
 
-const YAML_HINT: &str =
-    "indent with spaces (not tabs), and quote values that hold `: `, ` #` or begin with one of & * ! % @ ` { [";
+const YAML_HINT: &str = "indent with spaces (not tabs), and quote values that hold `: `, ` #` or begin with one of & * ! % @ ` { [; \
+                         inside { } and [ ], quote \"${VARIABLES}\"";
 
 fn place(mark: &Marker) -> Place {
     Place::Text { line: mark.line(), column: mark.col() + 1 }

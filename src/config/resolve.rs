@@ -161,8 +161,9 @@ fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
 fn pools(root: &Item, errors: &mut Errors) -> Option<Vec<Pool>> {
     let items = root.items("pools");
     let mut across = Across { errors, names: HashMap::new(), paths: HashMap::new(), replicas: Vec::new() };
-    let pools: Option<Vec<_>> = items.iter().map(|item| across.pool(item, items.len())).collect();
-    pools.filter(|pools| !pools.is_empty())
+    // All are looked at, also after one that is wrong.
+    let pools: Vec<_> = items.iter().map(|item| across.pool(item, items.len())).collect();
+    pools.into_iter().collect::<Option<Vec<_>>>().filter(|pools| !pools.is_empty())
 }
 
 /// What must be unique or agree across pools, with the place where each was first written.

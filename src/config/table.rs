@@ -74,7 +74,7 @@ pub(super) static TABLE: &[Key] = &[
         "The operator's listener: readiness, metrics, this configuration, replicas. `off` closes it."),
     key("admin.listen", ADDRESS, Value("127.0.0.1:9090"), RESTART, "127.0.0.1:9100",
         "Where it listens. An address that other machines can reach needs a `token`.").or("off"),
-    key("admin.token", SECRET, Words("no token is asked for"), RESTART, "${ADMIN_TOKEN}",
+    key("admin.token", SECRET, Words("no token is asked for"), RESTART, "\"${ADMIN_TOKEN}\"",
         "Asked for as `Authorization: Bearer …` on every path but `/livez` and `/readyz`."),
 
     key("pools", list(&MAP, 1), Required, LIVE, "[{ model: qwen3-8b, replicas: [http://10.0.0.11:8000] }]",
@@ -123,7 +123,7 @@ pub(super) static TABLE: &[Key] = &[
         "Its name in logs, metrics and bindings. It is hashed to place sessions, so a stable one keeps them where they are."),
     key("pools[].replicas[].weight", count(1, 1000), Value("1"), LIVE, "2",
         "Its share of requests relative to the others."),
-    key("pools[].replicas[].credential", SECRET, Words("the client's own passes"), LIVE, "${ENGINE_KEY}",
+    key("pools[].replicas[].credential", SECRET, Words("the client's own passes"), LIVE, "\"${ENGINE_KEY}\"",
         "Sent as `Authorization: Bearer …` in place of what the client sent."),
     key("pools[].replicas[].max_in_flight", count(1, 1_000_000), Value("none"), LIVE, "64",
         "Most requests open there at once.").or("none"),
