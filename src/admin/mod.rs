@@ -36,7 +36,9 @@ impl Drop for Admin {
 /// # Errors
 /// When the address can't be bound or the thread can't be started; the message names the address.
 pub fn start(settings: &config::Admin, proxy: Arc<Proxy>) -> io::Result<Admin> {
-    let name = |error: io::Error| io::Error::new(error.kind(), format!("cannot listen on {} (admin): {error}", settings.listen));
+    let name = |error: io::Error| {
+        io::Error::new(error.kind(), format!("cannot listen on {} (admin): {error}", settings.listen))
+    };
     let listener = TcpListener::bind(settings.listen).map_err(name)?;
     listener.set_nonblocking(true).map_err(name)?;
     let address = listener.local_addr().map_err(name)?;
