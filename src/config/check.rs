@@ -95,11 +95,11 @@ impl<'a> Check<'a> {
 
     fn value(&mut self, key: &'static Key, path: &str, node: &Node) -> Option<Item> {
         match (key.kind, &node.data) {
-            (Kind::Scalar(kind), Data::Scalar(text)) => self.scalar(key, kind, path, node.place, text),
+            (Kind::Scalar(kind), Data::Scalar(text)) => self.scalar(key, key.off, kind, path, node.place, text),
             (Kind::List { of, min }, Data::List(nodes)) => self.list(key, *of, min, path, node.place, nodes),
             // One scalar may stand for a list of one.
             (Kind::List { of: Kind::Scalar(kind), .. }, Data::Scalar(text)) => {
-                self.scalar(key, *kind, path, node.place, text).map(Item::alone)
+                self.scalar(key, key.off, *kind, path, node.place, text).map(Item::alone)
             }
             (Kind::List { of: Kind::MapOr(short), .. }, Data::Scalar(_)) => {
                 self.map_or(key, Kind::MapOr(short), path, node).map(Item::alone)
@@ -130,7 +130,7 @@ impl<'a> Check<'a> {
                     self.errors.push(Error::new(node.place, &path, "has no value", key.remedy()));
                     None
                 }
-                (Kind::Scalar(kind), Data::Scalar(text)) => self.scalar(key, kind, &path, node.place, text),
+                (Kind::Scalar(kind), Data::Scalar(text)) => self.scalar(key, key.off, kind, &path, node.place, text),
                 (Kind::Scalar(_) | Kind::List { .. }, _) => self.wrong_shape(key, &path, node),
                 (Kind::Map | Kind::MapOr(_), _) => self.map_or(key, of, &path, node),
             });
@@ -145,7 +145,9 @@ impl<'a> Check<'a> {
             (Data::Scalar(text), Kind::MapOr(short)) => {
                 let short = keys::find(&pattern, short)?;
                 let Kind::Scalar(scalar) = short.kind else { return None };
-                let item = self.scalar(short, scalar, path, node.place, text)?;
+                // Messages speak of the key that was written; a list speaks of its item's key.
+                let told = if matches!(key.kind, Kind::MapOr(_)) { key } else { short };
+                let item = self.scalar(told, short.off, scalar, path, node.place, text)?;
                 let shown = item.shown.clone();
                 Some(Item {
                     place: node.place,
@@ -170,7 +172,8 @@ impl<'a> Check<'a> {
 
     fn scalar(
         &mut self,
-        key: &'static Key,
+        key: &Key,
+        off: Option<&str>,
         kind: Scalar,
         path: &str,
         place: Place,
@@ -192,14 +195,21 @@ impl<'a> Check<'a> {
                 return None;
             }
         };
-        let off = key.off.is_some_and(|word| text == word || text == "off" || text == "none");
-        let parsed = if off { Ok(Value::Off) } else { scalar::parse(kind, &text, self.base_dir) };
+        let switched_off = matches!(text.as_str(), "off" | "none");
+        let parsed = match off {
+            Some(word) if switched_off || text == word => Ok(Value::Off),
+            None if switched_off && matches!(kind, Scalar::Time(..) | Scalar::Size(..) | Scalar::Count(..)) => {
+                Err("is not possible here: this cannot be switched off".into())
+            }
+            _ => scalar::parse(kind, &text, self.base_dir),
+        };
         let shown = quote(&scalar.text);
         match parsed {
             Ok(value) => Some(Item { place, path: path.to_owned(), shown, value }),
             Err(problem) => {
-                // A password in a URL is a secret too.
-                let hide = secret || (matches!(kind, Scalar::Url) && scalar.text.contains('@'));
+                // The path of a secret is none; a password in a URL is one.
+                let hide = (secret && !scalar.text.starts_with("file:"))
+                    || (matches!(kind, Scalar::Url) && scalar.text.contains('@'));
                 let problem = if hide { format!("the value {problem}") } else { format!("`{shown}` {problem}") };
                 self.errors.push(Error::new(place, path, problem, key.remedy()));
                 None

@@ -118,8 +118,8 @@ impl fmt::Display for Errors {
             for line in error.snippet.iter().flat_map(|s| s.lines()) {
                 write!(f, "\n    {line}")?;
             }
-            if !error.remedy.is_empty() {
-                write!(f, "\n    {}", error.remedy)?;
+            for line in error.remedy.lines() {
+                write!(f, "\n    {line}")?;
             }
         }
         Ok(())

@@ -6,7 +6,7 @@ use super::table::TABLE;
 use super::units::{show_duration, show_size};
 
 /// One key.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Key {
     /// Its path; `[]` stands for any item of a list.
     pub path: &'static str,

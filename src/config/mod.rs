@@ -12,9 +12,13 @@ mod interpolate;
 pub mod keys;
 mod model;
 mod node;
+mod reference;
 mod resolve;
 mod scalar;
+mod schema;
 mod table;
+#[cfg(test)]
+mod tests;
 mod units;
 mod words;
 
@@ -24,6 +28,8 @@ use std::path::Path;
 pub use args::ServeArgs;
 pub use error::{Error, Errors, Place};
 pub use model::*;
+pub use reference::markdown;
+pub use schema::schema;
 
 /// A configuration is text that someone wrote; more than this is some other file.
 const MAX_FILE: u64 = 4 << 20;
@@ -64,7 +70,7 @@ pub fn parse(
     match node::read(text) {
         Ok(Some(root)) if !root.is_null() => from_tree(&root, text, base_dir, env, errors),
         Ok(_) => {
-            let remedy = "write at least:\n    listen: 0.0.0.0:8080\n    pools: [{ model: NAME, replicas: [http://10.0.0.11:8000] }]";
+            let remedy = "write at least:\n  listen: 0.0.0.0:8080\n  pools: [{ model: NAME, replicas: [http://10.0.0.11:8000] }]";
             errors.push(Error::new(start, "", "the file is empty", remedy));
             Err(errors)
         }

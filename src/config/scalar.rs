@@ -151,10 +151,13 @@ fn secret(text: &str, base_dir: &Path) -> Result<Secret, String> {
 fn tokenizer(text: &str, base_dir: &Path) -> Result<PathBuf, String> {
     let folder = base_dir.join(text);
     if !folder.is_dir() {
-        return Err(format!("is not a folder ({})", folder.display()));
+        return Err(match base_dir.to_str() {
+            Some("") | None => "is not a folder, seen from the working directory".into(),
+            Some(base) => format!("is not a folder, seen from {base}"),
+        });
     }
     let file = folder.join("tokenizer.json");
-    let text = read(&file, MAX_TOKENIZER).map_err(|e| format!("holds no usable tokenizer: {} {e}", file.display()))?;
+    let text = read(&file, MAX_TOKENIZER).map_err(|e| format!("holds no usable tokenizer: its tokenizer.json {e}"))?;
     #[derive(serde::Deserialize)]
     struct Shape {
         #[allow(dead_code)]
@@ -162,7 +165,7 @@ fn tokenizer(text: &str, base_dir: &Path) -> Result<PathBuf, String> {
     }
     match serde_json::from_str::<Shape>(&text) {
         Ok(_) => Ok(folder),
-        Err(e) => Err(format!("holds no usable tokenizer: {} is not one: {e}", file.display())),
+        Err(e) => Err(format!("holds no usable tokenizer: its tokenizer.json is not one: {e}")),
     }
 }
 
@@ -214,7 +217,12 @@ impl ReplicaUrl {
         }
         let host = authority.host().to_ascii_lowercase();
         let bare = host.trim_start_matches('[').trim_end_matches(']');
-        if bare.is_empty() || (host.starts_with('[') && bare.parse::<std::net::Ipv6Addr>().is_err()) {
+        let valid = if host.starts_with('[') {
+            bare.parse::<std::net::Ipv6Addr>().is_ok()
+        } else {
+            !bare.is_empty() && bare.chars().all(|c| c.is_ascii_alphanumeric() || ".-_".contains(c))
+        };
+        if !valid {
             return Err("has no valid host".into());
         }
         let port = match authority.as_str()[authority.host().len()..].strip_prefix(':') {
