@@ -143,12 +143,16 @@ fn range_of(body: &[u8], raw: &RawValue) -> Range<usize> {
     start..start + raw.get().len()
 }
 
-/// The body with the bytes of its model name replaced; every other byte stays.
+/// A JSON body with its model name replaced; every other byte stays.
 pub fn replace_model(body: &Bytes, range: &Range<usize>, model: &str) -> Bytes {
-    let quoted = serde_json::Value::from(model).to_string();
-    let mut spliced = BytesMut::with_capacity(body.len() + quoted.len());
+    replace_field(body, range, &serde_json::Value::from(model).to_string())
+}
+
+/// A body with the bytes of `range` replaced; every other byte stays.
+pub fn replace_field(body: &Bytes, range: &Range<usize>, value: &str) -> Bytes {
+    let mut spliced = BytesMut::with_capacity(body.len() + value.len());
     spliced.extend_from_slice(body.get(..range.start).unwrap_or_default());
-    spliced.extend_from_slice(quoted.as_bytes());
+    spliced.extend_from_slice(value.as_bytes());
     spliced.extend_from_slice(body.get(range.end..).unwrap_or_default());
     spliced.freeze()
 }

@@ -9,7 +9,7 @@ mod session;
 mod sse;
 mod stored;
 
-pub use body::{Hints, ModelName, read, replace_model};
+pub use body::{Hints, ModelName, read, replace_field, replace_model};
 pub use endpoint::{Body, Endpoint, Family, Route, find};
 pub use error::{Cause, Origin, Phase, error_body, stream_error};
 pub use multipart::{boundary, read as read_form};

@@ -1,12 +1,59 @@
 //! `warmroute check`.
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Check a configuration file.
+use crate::config::{self, Config};
+
+/// Check a configuration file, and say everything that is wrong with it.
+///
+/// Exit code 0: `serve` would start with this file. Exit code 1: each error is written to standard error with its line
+/// and column, the key's path, and what to write instead. Replicas are not contacted, and no port is opened; files that
+/// the configuration names (secrets, tokenizers) are read.
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+#[command(
+    after_help = "Examples:\n  warmroute check warmroute.yaml\n  ENGINE_KEY=… warmroute check --print-effective \
+                        warmroute.yaml\n\nEvery key is described in docs/configuration.md; `warmroute schema` prints a \
+                        JSON schema for editors."
+)]
+pub struct Args {
+    /// The YAML file to check. `${VARIABLES}` are filled in from the environment, as `serve` would.
+    file: PathBuf,
+    /// Print the configuration as it would hold: every default filled in, every secret as `***`.
+    #[arg(long)]
+    print_effective: bool,
+}
 
 /// Runs it.
-pub fn run(_args: Args) -> ExitCode {
-    eprintln!("not written yet");
-    ExitCode::FAILURE
+pub fn run(args: Args) -> ExitCode {
+    match config::load(&args.file, &|name| std::env::var(name).ok()) {
+        Ok(config) if args.print_effective => {
+            print!("{}", config.effective_yaml());
+            ExitCode::SUCCESS
+        }
+        Ok(config) => {
+            println!("{}: {}", args.file.display(), summary(&config));
+            ExitCode::SUCCESS
+        }
+        Err(errors) => {
+            let plural = if errors.len() == 1 { "error" } else { "errors" };
+            eprintln!("{errors}\n{}: {} {plural}", args.file.display(), errors.len());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// One line: what would be started.
+fn summary(config: &Config) -> String {
+    let mut ids: Vec<_> = config.pools.iter().flat_map(|pool| &pool.replicas).map(|replica| &replica.id).collect();
+    ids.sort();
+    ids.dedup();
+    let listen: Vec<_> = config.listen.iter().map(ToString::to_string).collect();
+    let admin = config.admin.as_ref().map_or("off".into(), |admin| admin.listen.to_string());
+    let count = |n: usize, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
+    format!(
+        "valid: {}, {}; clients on {}; admin {admin}",
+        count(config.pools.len(), "pool"),
+        count(ids.len(), "replica"),
+        listen.join(", "),
+    )
 }

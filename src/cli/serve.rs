@@ -1,12 +1,143 @@
-//! `warmroute serve`.
+//! `warmroute serve`: runs the router until it is told to end.
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::config::{self, Config, LogFormat, ServeArgs};
+use crate::proxy::{self, Proxy, Running};
+use crate::{admin, telemetry};
 
 /// Run the router.
+///
+/// Either from a file (--config), or for one model from flags alone (--listen, --model, --replica …). It listens at
+/// once and logs where; /readyz on the admin listener tells when a replica has answered. SIGTERM and SIGINT stop
+/// accepting and let open requests end; a second one ends at once.
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+#[command(after_help = "Examples:\n  \
+    warmroute serve --config router.yaml\n  \
+    warmroute serve --listen 127.0.0.1:8080 --model qwen3-8b \\\n    \
+    --replica http://10.0.0.11:8000 --replica http://10.0.0.12:8000 --policy session_sticky")]
+pub struct Args {
+    /// Configuration file; see `warmroute check` and docs/configuration.md
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "model", "replica", "policy", "tokenizer", "admin"])]
+    config: Option<PathBuf>,
+    /// Address clients connect to
+    #[arg(long, value_name = "ADDR", required_unless_present = "config")]
+    listen: Option<String>,
+    /// Model the replicas serve, as clients ask for it; left out: every request, whatever its model
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// A replica, http://host:port[/base]; repeat for more
+    #[arg(long, value_name = "URL", required_unless_present = "config")]
+    replica: Vec<String>,
+    /// round_robin, random, least_load, power_of_two or session_sticky
+    #[arg(long, value_name = "NAME")]
+    policy: Option<String>,
+    /// Folder with the model's tokenizer.json
+    #[arg(long, value_name = "DIR")]
+    tokenizer: Option<String>,
+    /// Address of the admin listener, or `off` [default: 127.0.0.1:9090]
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<String>,
+}
 
 /// Runs it.
-pub fn run(_args: Args) -> ExitCode {
-    eprintln!("not written yet");
-    ExitCode::FAILURE
+pub fn run(args: Args) -> ExitCode {
+    let config = match &args.config {
+        Some(path) => config::load(path, &|name| std::env::var(name).ok()),
+        None => Config::from_args(&ServeArgs {
+            listen: args.listen.into_iter().collect(),
+            model: args.model,
+            replicas: args.replica,
+            policy: args.policy,
+            tokenizer: args.tokenizer,
+            admin: args.admin,
+        }),
+    };
+    let config = match config {
+        Ok(config) => config,
+        Err(errors) => {
+            eprintln!("{errors}");
+            return ExitCode::FAILURE;
+        }
+    };
+    if let Err(error) = telemetry::init_log(&config.logging.level, config.logging.format == LogFormat::Json) {
+        eprintln!("logging.level: {error}");
+        return ExitCode::FAILURE;
+    }
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("cannot start: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let ended = runtime.block_on(serve(config));
+    // What is still open after the drain (or a second signal) is cut.
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cannot start: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn serve(config: Config) -> std::io::Result<()> {
+    // Each open request takes two sockets; the soft limit is often far below what the system allows.
+    if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
+    let proxy = Proxy::new(config, Some(Box::new(std::io::stdout())))?;
+    let admin = match &proxy.config().admin {
+        Some(settings) => Some(admin::start(settings, proxy.clone())?),
+        None => None,
+    };
+    let mut running = proxy::start(proxy.clone())?;
+    announce(&proxy, &running);
+    if let Some(admin) = &admin {
+        tracing::info!(role = "admin", address = %admin.address, "listening");
+    }
+
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    let limit = proxy.config().timeouts.drain;
+    tracing::info!(limit = %humantime::format_duration(limit), "draining: open requests may end, no new ones are taken");
+    proxy.drain();
+    tokio::select! {
+        () = running.ended() => tracing::info!("every request has ended"),
+        () = tokio::time::sleep(limit) => tracing::warn!("timeouts.drain is over: what is open is cut"),
+        _ = terminate.recv() => tracing::warn!("a second signal: what is open is cut"),
+        _ = interrupt.recv() => tracing::warn!("a second signal: what is open is cut"),
+    }
+    Ok(())
+}
+
+fn announce(proxy: &Arc<Proxy>, running: &Running) {
+    let config = proxy.config();
+    for pool in proxy.fleet().pools() {
+        let replicas: Vec<&str> = pool.replicas().iter().map(|replica| &**replica.id()).collect();
+        tracing::info!(pool = %pool.name(), replicas = replicas.join(","), policy = ?pool.settings().policy, "serving");
+    }
+    let timeouts = &config.timeouts;
+    let off = |timer: Option<Duration>| timer.map_or("none".to_owned(), |t| humantime::format_duration(t).to_string());
+    tracing::info!(
+        connect = %humantime::format_duration(timeouts.connect),
+        head = %humantime::format_duration(timeouts.head),
+        first_byte = off(timeouts.first_byte),
+        idle = %humantime::format_duration(timeouts.idle),
+        upstream_idle = %humantime::format_duration(timeouts.upstream_idle),
+        "timers in force; there is no total timeout"
+    );
+    for address in &running.addresses {
+        tracing::info!(role = "proxy", address = %address, "listening");
+    }
 }

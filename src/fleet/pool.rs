@@ -76,7 +76,12 @@ impl Pool {
         &self.settings
     }
 
-    /// The name the engine knows, and whether clients may use `asked`.
+    /// Whether it takes requests for any model.
+    pub fn any_model(&self) -> bool {
+        self.settings.models == Models::Any
+    }
+
+    /// The name the engine knows; `None` when it takes any.
     pub fn model(&self) -> Option<&Arc<str>> {
         match &self.settings.models {
             Models::Any => None,

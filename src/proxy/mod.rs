@@ -1,1 +1,150 @@
-//! To be written.
+//! A request's way through HTTP.
+//!
+//! `server` accepts and watches connections; `service` walks a request through its phases; `forward` finds a replica
+//! that answers; `relay` passes the answer on, byte for byte. One data path serves every endpoint, so that leaving
+//! clients, errors and accounting behave alike on all of them.
+mod answer;
+mod body;
+mod exchange;
+mod forward;
+mod head;
+mod models;
+mod relay;
+mod server;
+mod service;
+mod stored;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use crate::config::{Config, LogFormat};
+use crate::fleet::{self, Fleet};
+use crate::telemetry::{AccessLog, Metrics};
+
+use server::Listener;
+use stored::StoredResponses;
+
+/// A running router: its configuration, its fleet, and what it has learned.
+#[derive(Debug)]
+pub struct Proxy {
+    config: Arc<Config>,
+    fleet: Fleet,
+    metrics: Arc<Metrics>,
+    access_log: AccessLog,
+    stored: StoredResponses,
+    draining: watch::Sender<bool>,
+}
+
+impl Proxy {
+    /// Builds the router; nothing listens yet.
+    ///
+    /// # Errors
+    /// When metrics or the access log can't be set up.
+    pub fn new(config: Config, access_log_out: Option<Box<dyn io::Write + Send>>) -> io::Result<Arc<Self>> {
+        let metrics = Arc::new(Metrics::new().map_err(io::Error::other)?);
+        let json = config.logging.format == LogFormat::Json;
+        let access_log = match access_log_out.filter(|_| config.logging.access) {
+            Some(out) => AccessLog::start(json, metrics.log_dropped.clone(), out)?,
+            None => AccessLog::off(),
+        };
+        Ok(Arc::new(Self {
+            fleet: Fleet::new(&config, &metrics),
+            stored: StoredResponses::new(config.limits.stored_responses),
+            config: Arc::new(config),
+            metrics,
+            access_log,
+            draining: watch::Sender::new(false),
+        }))
+    }
+
+    /// The configuration in force.
+    pub fn config(&self) -> &Arc<Config> {
+        &self.config
+    }
+
+    /// Pools and replicas.
+    pub fn fleet(&self) -> &Fleet {
+        &self.fleet
+    }
+
+    /// Metric families, with the gauges that are read off at scrape time brought up to date.
+    ///
+    /// # Errors
+    /// When the text can't be encoded.
+    pub fn render_metrics(&self) -> Result<String, prometheus::Error> {
+        for replica in self.fleet.replicas() {
+            let load = replica.load();
+            let state = replica.state().as_str();
+            let idle = replica.connections().idle();
+            self.metrics.set_replica(replica.id(), load.requests(), load.sequences(), state, idle);
+        }
+        for pool in self.fleet.pools() {
+            self.metrics.set_bindings(pool.name(), pool.bindings());
+        }
+        self.metrics.set_stored(self.stored.len());
+        self.metrics.render()
+    }
+
+    /// Whether it takes requests: some replica has answered a probe, and it isn't shutting down.
+    pub fn ready(&self) -> bool {
+        !self.draining() && self.fleet.ready()
+    }
+
+    /// Whether it is shutting down.
+    pub fn draining(&self) -> bool {
+        *self.draining.borrow()
+    }
+
+    /// Stops accepting, closes idle connections, and lets open requests end.
+    pub fn drain(&self) {
+        self.draining.send_replace(true);
+    }
+}
+
+/// A proxy that listens.
+#[derive(Debug)]
+pub struct Running {
+    /// The proxy.
+    pub proxy: Arc<Proxy>,
+    /// Where it listens, in the configuration's order.
+    pub addresses: Vec<SocketAddr>,
+    listeners: Vec<tokio::task::JoinHandle<()>>,
+    probes: Vec<tokio::task::JoinHandle<()>>,
+}
+
+impl Running {
+    /// Waits until every connection has ended; call [`Proxy::drain`] first, or it never does.
+    pub async fn ended(&mut self) {
+        for listener in &mut self.listeners {
+            let _ = listener.await;
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        for task in self.listeners.iter().chain(&self.probes) {
+            task.abort();
+        }
+    }
+}
+
+/// Binds every listener and starts to serve, and to probe the replicas.
+///
+/// # Errors
+/// When an address can't be bound; the message names it.
+pub fn start(proxy: Arc<Proxy>) -> io::Result<Running> {
+    let mut bound = Vec::new();
+    for address in &proxy.config.listen {
+        let listener = Listener::bind(*address)
+            .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))?;
+        bound.push(listener);
+    }
+    let addresses = bound.iter().map(Listener::address).collect();
+    let listeners = bound.into_iter().map(|listener| tokio::spawn(listener.serve(proxy.clone()))).collect();
+    let probes = proxy.fleet.replicas().iter().map(|replica| tokio::spawn(fleet::watch(replica.clone()))).collect();
+    Ok(Running { proxy, addresses, listeners, probes })
+}

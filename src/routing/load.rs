@@ -3,13 +3,14 @@
 //! Nothing but a [`Reservation`] changes a [`Load`]: taken by a decision, given back by its drop. Probes and scrapes
 //! have no way to touch it, so the sum of reservations is always the number of open requests.
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// What is open on one replica.
 #[derive(Debug, Default)]
 pub struct Load {
     requests: AtomicU32,
-    sequences: AtomicU32,
+    // Wider than the answer: clients choose `n`, and a sum that wraps would lie.
+    sequences: AtomicU64,
 }
 
 impl Load {
@@ -18,9 +19,9 @@ impl Load {
         self.requests.load(Ordering::Acquire)
     }
 
-    /// Open sequences (n × batch summed over requests).
+    /// Open sequences (n × batch summed over requests), saturated.
     pub fn sequences(&self) -> u32 {
-        self.sequences.load(Ordering::Acquire)
+        u32::try_from(self.sequences.load(Ordering::Acquire)).unwrap_or(u32::MAX)
     }
 
     /// Books one request, unless `limit` are open already.
@@ -29,7 +30,7 @@ impl Load {
         self.requests
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |open| (open < limit).then(|| open + 1))
             .ok()?;
-        self.sequences.fetch_add(sequences, Ordering::AcqRel);
+        self.sequences.fetch_add(u64::from(sequences), Ordering::AcqRel);
         Some(Reservation { load: self.clone(), sequences })
     }
 }
@@ -41,9 +42,16 @@ pub struct Reservation {
     sequences: u32,
 }
 
+impl Reservation {
+    /// Sequences booked.
+    pub fn sequences(&self) -> u32 {
+        self.sequences
+    }
+}
+
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.load.sequences.fetch_sub(self.sequences, Ordering::AcqRel);
+        self.load.sequences.fetch_sub(u64::from(self.sequences), Ordering::AcqRel);
         self.load.requests.fetch_sub(1, Ordering::AcqRel);
     }
 }
@@ -63,6 +71,15 @@ pub enum State {
 }
 
 impl State {
+    fn from_u8(value: u8) -> Self {
+        match value {
+            0 => Self::Ready,
+            1 => Self::Warming,
+            2 => Self::Draining,
+            _ => Self::Down,
+        }
+    }
+
     /// The label: stable and lower case.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -86,18 +103,11 @@ impl Status {
 
     /// The present state.
     pub fn get(&self) -> State {
-        match self.0.load(Ordering::Acquire) {
-            0 => State::Ready,
-            1 => State::Warming,
-            2 => State::Draining,
-            _ => State::Down,
-        }
+        State::from_u8(self.0.load(Ordering::Acquire))
     }
 
     /// Moves to `state`; returns the one before.
     pub fn set(&self, state: State) -> State {
-        let before = self.get();
-        self.0.store(state as u8, Ordering::Release);
-        before
+        State::from_u8(self.0.swap(state as u8, Ordering::AcqRel))
     }
 }

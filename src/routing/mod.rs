@@ -2,13 +2,20 @@
 //!
 //! The proxy and the simulator run this very code. [`Router::decide`] is one critical section for a pool: it chooses,
 //! reserves and records the placement before anyone else can look. Time comes in as a [`Tick`], randomness as a seed.
+mod bindings;
+mod candidates;
 mod load;
+mod placements;
+mod policy;
+mod rendezvous;
+mod router;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
 pub use load::{Load, Reservation, State, Status};
-
-use crate::config;
+pub use router::Router;
 
 /// Time since an origin of the caller's choice (process start, simulation start), in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -46,10 +53,13 @@ pub struct Request<'a> {
     pub sequences: u32,
     /// Goes by load alone (embeddings, rerank, score, tokenize): leaves no binding.
     pub load_only: bool,
-    /// The replica that holds the state the request refers to (a stored response): taken while it can be.
+    /// The replica that holds the state the request refers to (a stored response): taken while it can be, also when it
+    /// drains.
     pub pinned: Option<&'a str>,
     /// Replicas that an attempt of this request has already failed on.
     pub tried: &'a [Arc<str>],
+    /// Whether [`Plan::scores`] is wanted; it costs an allocation and a look at every replica.
+    pub explain: bool,
 }
 
 /// Why a replica was chosen; a label in metrics, logs and headers.
@@ -131,11 +141,11 @@ pub struct Plan {
     pub leg: Leg,
     /// Why.
     pub reason: Reason,
-    /// What it changed at once.
+    /// What it changed at once (already applied here).
     pub effects: Vec<Effect>,
     /// To be applied with [`Router::apply`] when the attempt succeeds.
     pub on_success: Option<Effect>,
-    /// Each candidate with what it was judged by, for `explain` and debug logs.
+    /// Each candidate with what it was judged by, for `explain` and debug logs; empty unless [`Request::explain`].
     pub scores: Vec<Score>,
 }
 
@@ -151,56 +161,8 @@ pub struct Score {
 /// Why no replica could be chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// None is ready (down, draining, or already tried).
+    /// None is ready (down, draining, or already tried): waiting for a place will not help.
     NoneReady,
-    /// Each ready one is at its `max_in_flight`.
+    /// There are ready ones, and each is at its `max_in_flight`: a place will come free.
     AllFull,
-}
-
-/// One pool's routing core.
-#[derive(Debug)]
-pub struct Router {
-    members: Vec<Member>,
-    next: usize,
-}
-
-impl Router {
-    /// A core for one pool. The same `seed` and the same calls give the same decisions.
-    pub fn new(_policy: &config::Policy, _session: &config::Session, members: Vec<Member>, _seed: u64) -> Self {
-        Self { members, next: 0 }
-    }
-
-    /// Chooses a replica, reserves it and records the placement.
-    pub fn decide(&mut self, request: &Request<'_>, _now: Tick) -> Result<Plan, Refusal> {
-        for _ in 0..self.members.len() {
-            let member = &self.members[self.next % self.members.len()];
-            self.next += 1;
-            if member.status.get() == State::Down || request.tried.contains(&member.id) {
-                continue;
-            }
-            if let Some(reservation) = member.load.reserve(request.sequences, member.max_in_flight) {
-                return Ok(Plan {
-                    leg: Leg { replica: member.id.clone(), reservation },
-                    reason: Reason::RoundRobin,
-                    effects: Vec::new(),
-                    on_success: None,
-                    scores: Vec::new(),
-                });
-            }
-        }
-        Err(Refusal::NoneReady)
-    }
-
-    /// Applies an effect: its own when an attempt succeeds, or one replayed from elsewhere.
-    pub fn apply(&mut self, _effect: &Effect, _now: Tick) {}
-
-    /// Replaces the members, keeping bindings and placements of those that stay (same id and incarnation).
-    pub fn set_members(&mut self, members: Vec<Member>) {
-        self.members = members;
-    }
-
-    /// Number of session bindings held.
-    pub fn bindings(&self) -> usize {
-        0
-    }
 }

@@ -1,0 +1,66 @@
+//! The time of one decision (choose, reserve, record, release) under each policy.
+use std::hint::black_box;
+use std::sync::Arc;
+
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use warmroute::config::{Affinity, Policy, Session};
+use warmroute::routing::{Member, Request, Router, SessionKey, State, Status, Tick};
+
+fn fleet(replicas: u32, weight: impl Fn(u32) -> u32) -> Vec<Member> {
+    let member = |at| Member {
+        id: format!("10.0.0.{at}:8000").into(),
+        weight: weight(at),
+        max_in_flight: Some(1_000),
+        incarnation: 1,
+        load: Arc::default(),
+        status: Arc::new(Status::new(State::Ready)),
+    };
+    (0..replicas).map(member).collect()
+}
+
+fn decide(criterion: &mut Criterion) {
+    let header = http::HeaderName::from_static("x-user");
+    let policies = [
+        ("round_robin", Policy::RoundRobin),
+        ("random", Policy::Random),
+        ("least_load", Policy::LeastLoad),
+        ("power_of_two", Policy::PowerOfTwo),
+        ("sticky_unbound", Policy::SessionSticky(Affinity::default())),
+        ("sticky_bound", Policy::SessionSticky(Affinity::default())),
+        ("header_hash", Policy::HeaderHash { header, affinity: Affinity::default() }),
+    ];
+    let mut group = criterion.benchmark_group("decide");
+    for replicas in [8, 64] {
+        for (weights, weight) in [("equal", (|_| 1) as fn(u32) -> u32), ("mixed", |at| 1 + at % 3)] {
+            for (name, policy) in &policies {
+                let members = fleet(replicas, weight);
+                let _open: Vec<_> = members.iter().flat_map(|m| (0..4).map(|_| m.load.reserve(1, None))).collect();
+                let mut router = Router::new(policy, &Session::default(), members, 1);
+                let sessions = 10_000_u128;
+                let mut key = 0;
+                let mut next = || {
+                    key = (key + 1) % sessions;
+                    Request {
+                        session: Some(SessionKey(key)),
+                        header: Some(key as u64),
+                        sequences: 1,
+                        ..Request::default()
+                    }
+                };
+                if *name == "sticky_bound" {
+                    for _ in 0..sessions {
+                        let effect = router.decide(&next(), Tick(0)).ok().and_then(|plan| plan.on_success);
+                        effect.iter().for_each(|effect| router.apply(effect, Tick(0)));
+                    }
+                }
+                group.bench_function(BenchmarkId::new(format!("{name}/{weights}"), replicas), |bencher| {
+                    bencher.iter(|| black_box(router.decide(&next(), Tick(0))));
+                });
+            }
+        }
+    }
+    group.finish();
+}
+
+criterion_group!(benches, decide);
+criterion_main!(benches);

@@ -1,0 +1,111 @@
+//! What the operator's listener answers.
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde_json::{Value, json};
+use tower::ServiceBuilder;
+use tower::limit::GlobalConcurrencyLimitLayer;
+
+use crate::config::Secret;
+use crate::proxy::Proxy;
+
+/// Requests served at once; more wait. Scrapes are few, and none may starve the process.
+const AT_ONCE: usize = 16;
+/// How long a client may be told to wait before it looks again.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// All routes; with a token, all but liveness and readiness ask for it.
+pub fn routes(proxy: Arc<Proxy>, token: Option<Secret>) -> Router {
+    let guarded = Router::new()
+        .route("/metrics", get(metrics))
+        .route("/config", get(effective_config))
+        .route("/replicas", get(replicas))
+        .layer(middleware::from_fn_with_state(token, authorize));
+    Router::new()
+        .route("/livez", get(async || "ok\n"))
+        .route("/readyz", get(ready))
+        .merge(guarded)
+        .fallback(async || (StatusCode::NOT_FOUND, "paths: /livez /readyz /metrics /config /replicas\n"))
+        .layer(ServiceBuilder::new().layer(GlobalConcurrencyLimitLayer::new(AT_ONCE)))
+        .with_state(proxy)
+}
+
+async fn authorize(State(token): State<Option<Secret>>, request: Request, next: Next) -> Response {
+    let given = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let given = given.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
+    match token {
+        Some(token) if !same(token.reveal().as_bytes(), given.as_bytes()) => {
+            let headers = [(header::WWW_AUTHENTICATE, "Bearer")];
+            (StatusCode::UNAUTHORIZED, headers, "this needs `Authorization: Bearer <admin.token>`\n").into_response()
+        }
+        _ => next.run(request).await,
+    }
+}
+
+/// Compares without telling by its time how much was right.
+fn same(expected: &[u8], given: &[u8]) -> bool {
+    expected.len() == given.len() && expected.iter().zip(given).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+}
+
+async fn ready(State(proxy): State<Arc<Proxy>>) -> Response {
+    let pools: Vec<Value> = proxy
+        .fleet()
+        .pools()
+        .iter()
+        .map(|pool| {
+            let ready = pool.replicas().iter().filter(|replica| replica.confirmed()).count();
+            json!({ "pool": &**pool.name(), "ready": ready, "replicas": pool.replicas().len() })
+        })
+        .collect();
+    let ready = proxy.ready();
+    let body = Json(json!({ "ready": ready, "draining": proxy.draining(), "pools": pools }));
+    if ready {
+        body.into_response()
+    } else {
+        let after = [(header::RETRY_AFTER, LOOK_AGAIN.as_secs().to_string())];
+        (StatusCode::SERVICE_UNAVAILABLE, after, body).into_response()
+    }
+}
+
+async fn metrics(State(proxy): State<Arc<Proxy>>) -> Response {
+    match proxy.render_metrics() {
+        Ok(text) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    }
+}
+
+async fn effective_config(State(proxy): State<Arc<Proxy>>) -> Json<Value> {
+    Json(proxy.config().effective())
+}
+
+async fn replicas(State(proxy): State<Arc<Proxy>>) -> Json<Value> {
+    let fleet = proxy.fleet();
+    let list: Vec<Value> = fleet
+        .replicas()
+        .iter()
+        .map(|replica| {
+            let serves = |pool: &&Arc<crate::fleet::Pool>| pool.replica(replica.id()).is_some();
+            let pools: Vec<&str> = fleet.pools().iter().filter(serves).map(|pool| &**pool.name()).collect();
+            let url = replica.url();
+            json!({
+                "id": &**replica.id(),
+                "url": format!("http://{}{}", url.authority, url.base_path),
+                "pools": pools,
+                "state": replica.state().as_str(),
+                "confirmed": replica.confirmed(),
+                "weight": replica.weight(),
+                "max_in_flight": replica.max_in_flight(),
+                "in_flight": replica.load().requests(),
+                "sequences": replica.load().sequences(),
+                "idle_connections": replica.connections().idle(),
+            })
+        })
+        .collect();
+    Json(json!({ "replicas": list }))
+}

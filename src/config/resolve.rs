@@ -1,0 +1,405 @@
+//! Checked values → the configuration they mean: defaults filled in, and what concerns more than one key checked.
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderName;
+
+use super::check::Item;
+use super::error::{Error, Errors, Place};
+use super::model::*;
+use super::scalar::Value;
+
+/// `None` only where the check or this has pushed an error.
+pub(super) fn resolve(root: &Item, errors: &mut Errors) -> Option<Config> {
+    let (timeouts, limits, logging) = (timeouts(root), limits(root), logging(root));
+    let (listen, admin) = listeners(root, errors);
+    let pools = pools(root, errors);
+    Some(Config { listen: listen?, admin: admin?, pools: pools?, timeouts, limits, logging })
+}
+
+/// How a value of the model is read from a checked one; `None` when it is of another kind.
+trait Read: Sized {
+    fn read(value: &Value) -> Option<Self>;
+}
+
+macro_rules! read {
+    ($($type:ty: $pattern:pat => $value:expr;)+) => {
+        $(impl Read for $type {
+            fn read(value: &Value) -> Option<Self> {
+                match value { $pattern => $value, _ => None }
+            }
+        })+
+    };
+}
+
+read! {
+    bool: Value::Bool(b) => Some(*b);
+    u32: Value::Count(n) => u32::try_from(*n).ok();
+    usize: Value::Count(n) => usize::try_from(*n).ok();
+    f64: Value::Ratio(r) => Some(*r);
+    Duration: Value::Time(d) => Some(*d);
+    Arc<str>: Value::Text(t) => Some(t.clone());
+    &'static str: Value::Word(w) => Some(w);
+    SocketAddr: Value::Address(a) => Some(*a);
+    ReplicaUrl: Value::Url(u) => Some(u.clone());
+    HeaderName: Value::Header(h) => Some(h.clone());
+    SessionKeySource: Value::SessionKey(k) => Some(k.clone());
+    Secret: Value::Secret(s) => Some(s.clone());
+    PathBuf: Value::Folder(f) => Some(f.clone());
+    Engine: Value::Word(w) => Engine::named(w);
+    LoadPolicy: Value::Word(w) => LoadPolicy::named(w);
+    RequestEncoding: Value::Word(w) => RequestEncoding::named(w);
+    LogFormat: Value::Word(w) => LogFormat::named(w);
+}
+
+impl<T: Read> Read for Option<T> {
+    fn read(value: &Value) -> Option<Self> {
+        match value {
+            Value::Off => Some(None),
+            value => T::read(value).map(Some),
+        }
+    }
+}
+
+/// The value of `name` under `item`, or `default`.
+fn or<T: Read>(item: Option<&Item>, name: &str, default: T) -> T {
+    item.and_then(|item| item.get(name)).and_then(|item| T::read(&item.value)).unwrap_or(default)
+}
+
+fn timeouts(root: &Item) -> Timeouts {
+    let (item, d) = (root.get("timeouts"), Timeouts::default());
+    Timeouts {
+        connect: or(item, "connect", d.connect),
+        head: or(item, "head", d.head),
+        body: or(item, "body", d.body),
+        first_byte: or(item, "first_byte", d.first_byte),
+        idle: or(item, "idle", d.idle),
+        keep_alive: or(item, "keep_alive", d.keep_alive),
+        upstream_idle: or(item, "upstream_idle", d.upstream_idle),
+        drain: or(item, "drain", d.drain),
+    }
+}
+
+fn limits(root: &Item) -> Limits {
+    let (item, d) = (root.get("limits"), Limits::default());
+    Limits {
+        body: or(item, "body", d.body),
+        decode_ratio: or(item, "decode_ratio", d.decode_ratio),
+        head: or(item, "head", d.head),
+        headers: or(item, "headers", d.headers),
+        uri: or(item, "uri", d.uri),
+        connections: or(item, "connections", d.connections),
+        stored_responses: or(item, "stored_responses", d.stored_responses),
+    }
+}
+
+fn logging(root: &Item) -> Logging {
+    let (item, d) = (root.get("logging"), Logging::default());
+    Logging {
+        level: or(item, "level", d.level),
+        format: or(item, "format", d.format),
+        access: or(item, "access", d.access),
+    }
+}
+
+/// Both listeners; the inner `None` of the second is `admin: off`.
+fn listeners(root: &Item, errors: &mut Errors) -> (Option<Vec<SocketAddr>>, Option<Option<Admin>>) {
+    let mut taken: Vec<(SocketAddr, &Item)> = Vec::new();
+    let item = root.get("admin");
+    let admin = or(item, "listen", Some(SocketAddr::from(([127, 0, 0, 1], 9090))))
+        .map(|listen| Admin { listen, token: or(item, "token", None) });
+    for item in root.items("listen") {
+        let Some(address) = SocketAddr::read(&item.value) else { continue };
+        if let Some((_, other)) = taken.iter().find(|(a, _)| overlap(*a, address)) {
+            let problem = format!("`{}` overlaps with {} ({})", item.shown, other.path, other.place);
+            errors.push(Error::new(item.place, &item.path, problem, "give each listener a port of its own"));
+        }
+        taken.push((address, item));
+    }
+    if let Some(admin) = &admin {
+        // Without `admin:` in the file, the place to change is the listener that took the default's port.
+        let at = item.and_then(|item| item.get("listen"));
+        if let Some((_, other)) = taken.iter().find(|(a, _)| overlap(*a, admin.listen)) {
+            let (place, path) = at.map_or((other.place, "admin.listen"), |i| (i.place, i.path.as_str()));
+            let problem = format!("{} overlaps with {} ({})", admin.listen, other.path, other.place);
+            errors.push(Error::new(
+                place,
+                path,
+                problem,
+                "give the admin listener another port, or write `admin: off`",
+            ));
+        }
+        if let (None, Some(at), false) = (&admin.token, at, admin.listen.ip().to_canonical().is_loopback()) {
+            // A token that was given but is wrong has its own error.
+            if !errors.iter().any(|e| e.path == "admin.token") {
+                let problem = format!(
+                    "`{}` can be reached from other machines, and no token is set: whoever connects could read this \
+                     configuration and drain replicas",
+                    at.shown
+                );
+                let remedy = "write `admin: { listen: …, token: \"${ADMIN_TOKEN}\" }`, or listen on 127.0.0.1";
+                errors.push(Error::new(at.place, &at.path, problem, remedy));
+            }
+        }
+    }
+    let listen: Vec<_> = taken.into_iter().map(|(address, _)| address).collect();
+    (if listen.is_empty() { None } else { Some(listen) }, Some(admin))
+}
+
+/// Whether one socket would take the other's connections, or could not be opened beside it.
+fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
+    let any = |ip: IpAddr| ip.is_unspecified();
+    let both_ways = |x: IpAddr, y: IpAddr| any(x) && (x.is_ipv6() || y.is_ipv4());
+    a.port() != 0
+        && a.port() == b.port()
+        && (a.ip() == b.ip() || both_ways(a.ip(), b.ip()) || both_ways(b.ip(), a.ip()))
+}
+
+fn pools(root: &Item, errors: &mut Errors) -> Option<Vec<Pool>> {
+    let items = root.items("pools");
+    let mut across = Across { errors, names: HashMap::new(), paths: HashMap::new(), replicas: Vec::new() };
+    // All are looked at, also after one that is wrong.
+    let pools: Vec<_> = items.iter().map(|item| across.pool(item, items.len())).collect();
+    pools.into_iter().collect::<Option<Vec<_>>>().filter(|pools| !pools.is_empty())
+}
+
+/// What must be unique or agree across pools, with the place where each was first written.
+struct Across<'a> {
+    errors: &'a mut Errors,
+    names: HashMap<Arc<str>, (String, Place)>,
+    paths: HashMap<Arc<str>, (String, Place)>,
+    replicas: Vec<(Replica, String, Place)>,
+}
+
+impl Across<'_> {
+    fn push(&mut self, item: &Item, problem: impl Into<String>, remedy: &str) {
+        self.errors.push(Error::new(item.place, &item.path, problem, remedy));
+    }
+
+    fn pool(&mut self, item: &Item, count: usize) -> Option<Pool> {
+        let models = self.models(item, count);
+        let policy = self.policy(item);
+        let session = self.session(item);
+        let mut replicas: Vec<Replica> = Vec::new();
+        for item in item.items("replicas") {
+            let Some(replica) = self.replica(item, &replicas) else { continue };
+            replicas.push(replica);
+        }
+        let paths = self.unique_paths(item);
+        let (health, d) = (item.get("health"), Health::default());
+        let models = models?;
+        let name = match &models {
+            Models::Any => "any".into(),
+            Models::Named { model, .. } => model.clone(),
+        };
+        (!replicas.is_empty()).then_some(())?;
+        Some(Pool {
+            name,
+            models,
+            engine: or(Some(item), "engine", None),
+            tokenizer: or(Some(item), "tokenizer", None),
+            policy: policy?,
+            session: session?,
+            replicas,
+            paths,
+            request_encoding: or(Some(item), "request_encoding", RequestEncoding::Decode),
+            health: Health {
+                path: or(health, "path", d.path),
+                interval: or(health, "interval", d.interval),
+                timeout: or(health, "timeout", d.timeout),
+                unhealthy_after: or(health, "unhealthy_after", d.unhealthy_after),
+                healthy_after: or(health, "healthy_after", d.healthy_after),
+            },
+        })
+    }
+
+    fn models(&mut self, pool: &Item, count: usize) -> Option<Models> {
+        match (pool.get("model"), pool.get("models")) {
+            (Some(model), Some(models)) => {
+                let problem = format!("`models` stands beside `model` ({})", model.place);
+                self.push(
+                    models,
+                    problem,
+                    "keep `model: NAME` for one model, or `models: any` for whatever is asked for",
+                );
+                None
+            }
+            (None, None) => {
+                let broken = ["model", "models"].map(|name| format!("{}.{name}", pool.path));
+                if !self.errors.iter().any(|e| broken.contains(&e.path)) {
+                    let remedy = "write `model: NAME`, or `models: any` for one pool that takes every request";
+                    self.push(pool, "names no model", remedy);
+                }
+                None
+            }
+            (None, Some(models)) => {
+                if count > 1 {
+                    let problem = format!("`models: any` takes every request, yet there are {count} pools");
+                    self.push(models, problem, "name each pool's model, or keep this pool alone");
+                }
+                if let Some(aliases) = pool.get("aliases") {
+                    self.push(
+                        aliases,
+                        "aliases need a model that they stand for",
+                        "write `model: NAME` in place of `models: any`",
+                    );
+                }
+                Some(Models::Any)
+            }
+            (Some(item), None) => {
+                let model = Arc::<str>::read(&item.value)?;
+                if &*model == "any" {
+                    self.push(item, "no engine calls its model `any`", "write `models: any` to take every request");
+                }
+                self.unique_name(item, &model);
+                let mut aliases = Vec::new();
+                for item in pool.items("aliases") {
+                    let Some(alias) = Arc::<str>::read(&item.value) else { continue };
+                    self.unique_name(item, &alias);
+                    aliases.push(alias);
+                }
+                Some(Models::Named { model, aliases })
+            }
+        }
+    }
+
+    fn unique_name(&mut self, item: &Item, name: &Arc<str>) {
+        match self.names.get(name) {
+            Some((path, place)) => {
+                let problem = format!("`{}` is already {path} ({place})", item.shown);
+                let remedy = "each name leads to one pool: put the replicas together in one, or rename one of the two";
+                self.push(item, problem, remedy);
+            }
+            None => {
+                self.names.insert(name.clone(), (item.path.clone(), item.place));
+            }
+        }
+    }
+
+    fn unique_paths(&mut self, pool: &Item) -> Vec<Arc<str>> {
+        let mut paths = Vec::new();
+        for item in pool.items("paths") {
+            let Some(path) = Arc::<str>::read(&item.value) else { continue };
+            if let Some((first, place)) = self.paths.get(&path) {
+                let problem = format!("`{}` is already {first} ({place})", item.shown);
+                self.push(item, problem, "a further path leads to one pool: keep it in one of the two");
+            }
+            self.paths.insert(path.clone(), (item.path.clone(), item.place));
+            paths.push(path);
+        }
+        paths
+    }
+
+    fn policy(&mut self, pool: &Item) -> Option<Policy> {
+        let Some(item) = pool.get("policy") else { return Some(Policy::PowerOfTwo) };
+        let kind = <&'static str>::read(&item.get("type")?.value)?;
+        let sticky = matches!(kind, "session_sticky" | "header_hash");
+        for name in ["header", "fallback", "max_load_ratio", "min_load_gap"] {
+            if let Some(setting) = item.get(name).filter(|_| !(sticky && name != "header" || kind == "header_hash")) {
+                let users = if name == "header" { "`header_hash`" } else { "`session_sticky` and `header_hash`" };
+                let problem = format!("`{kind}` does not use `{name}`; {users} would");
+                self.push(setting, problem, "remove it, or choose another policy");
+            }
+        }
+        let d = Affinity::default();
+        let affinity = Affinity {
+            fallback: or(Some(item), "fallback", d.fallback),
+            max_load_ratio: or(Some(item), "max_load_ratio", d.max_load_ratio),
+            min_load_gap: or(Some(item), "min_load_gap", d.min_load_gap),
+        };
+        match kind {
+            "session_sticky" => Some(Policy::SessionSticky(affinity)),
+            "header_hash" => {
+                let header = or(Some(item), "header", None);
+                let path = format!("{}.header", item.path);
+                if header.is_none() && !self.errors.iter().any(|e| e.path == path) {
+                    let remedy = "write `policy: { type: header_hash, header: x-user-id }`";
+                    self.push(item, "`header_hash` needs the `header` that it hashes", remedy);
+                }
+                Some(Policy::HeaderHash { header: header?, affinity })
+            }
+            load => LoadPolicy::named(load).map(Policy::from),
+        }
+    }
+
+    fn session(&mut self, pool: &Item) -> Option<Session> {
+        let (item, d) = (pool.get("session"), Session::default());
+        let Some(session) = item else { return Some(d) };
+        let keys = session.items("keys").iter().filter_map(|item| Read::read(&item.value)).collect();
+        let scope = or(item, "scope", "credential");
+        let header: Option<HeaderName> = or(item, "tenant_header", None);
+        if let Some(given) = session.get("tenant_header").filter(|_| scope != "tenant") {
+            let problem = format!("the scope is `{scope}`, which looks at no tenant header");
+            self.push(given, problem, "write `scope: tenant` beside it, or remove it");
+        }
+        let scope = match scope {
+            "none" => SessionScope::None,
+            "tenant" => match header {
+                Some(header) => SessionScope::Tenant(header),
+                None => {
+                    let path = format!("{}.tenant_header", session.path);
+                    if !self.errors.iter().any(|e| e.path == path) {
+                        let at = session.get("scope").unwrap_or(session);
+                        let remedy = "write `tenant_header: x-tenant` beside it, the header that names the tenant";
+                        self.push(at, "`scope: tenant` needs a `tenant_header`", remedy);
+                    }
+                    return None;
+                }
+            },
+            _ => SessionScope::Credential,
+        };
+        Some(Session {
+            keys,
+            ttl: or(item, "ttl", d.ttl),
+            max_bindings: or(item, "max_bindings", d.max_bindings),
+            scope,
+            api_key: or(item, "api_key", d.api_key),
+        })
+    }
+
+    fn replica(&mut self, item: &Item, pool: &[Replica]) -> Option<Replica> {
+        let url_at = item.get("url")?;
+        let url = ReplicaUrl::read(&url_at.value)?;
+        let id = or(Some(item), "id", Arc::from(url.default_id()));
+        let replica = Replica {
+            id,
+            url,
+            weight: or(Some(item), "weight", 1),
+            credential: or(Some(item), "credential", None),
+            max_in_flight: or(Some(item), "max_in_flight", None),
+        };
+        let at = item.get("id").unwrap_or(url_at);
+        let twin = self.replicas.iter().find(|(r, ..)| r.id == replica.id || r.url == replica.url).cloned();
+        let Some((first, path, place)) = twin else {
+            self.replicas.push((replica.clone(), item.path.clone(), item.place));
+            return Some(replica);
+        };
+        if first.id != replica.id {
+            let problem = format!("`{}` is already {path} ({place}), under another id", url_at.shown);
+            self.push(url_at, problem, "its load must be counted in one place: give both the same id, or keep one");
+        } else if first.url != replica.url {
+            let problem = format!("this id already belongs to {path} ({place}), which has another URL");
+            self.push(at, problem, "give each replica an id of its own");
+        } else if pool.iter().any(|r| r.id == replica.id) {
+            let problem = format!("`{}` already stands in this pool, as {path} ({place})", at.shown);
+            self.push(at, problem, "keep one of the two; to give it more requests, set its `weight`");
+        } else {
+            for (name, same) in [
+                ("weight", first.weight == replica.weight),
+                ("credential", first.credential == replica.credential),
+                ("max_in_flight", first.max_in_flight == replica.max_in_flight),
+            ] {
+                if !same {
+                    let at = item.get(name).unwrap_or(item);
+                    let problem = format!("this replica is also {path} ({place}), with another `{name}`");
+                    let remedy = format!("a replica has one `{name}` in all its pools: write the same in both");
+                    self.errors.push(Error::new(at.place, &format!("{}.{name}", item.path), problem, remedy));
+                }
+            }
+        }
+        Some(replica)
+    }
+}

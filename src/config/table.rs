@@ -1,0 +1,191 @@
+//! The table of keys. A row here is all it takes for a key to be checked, documented and in the schema; what it does
+//! is in `resolve.rs`. Tests see that each row's default is the model's, and that each row changes the result.
+use std::time::Duration;
+
+use super::keys::{
+    Default::{Required, Value, Words},
+    Key, Kind, Scalar,
+};
+use super::model::{Engine, LoadPolicy, LogFormat, RequestEncoding};
+
+const LIVE: bool = true;
+const RESTART: bool = false;
+
+const MINUTE: u64 = 60_000;
+const HOUR: u64 = 60 * MINUTE;
+const DAY: u64 = 24 * HOUR;
+const KIB: u64 = 1 << 10;
+const GIB: u64 = 1 << 30;
+
+const MAP: Kind = Kind::Map;
+const NAME: Kind = Kind::Scalar(Scalar::Name);
+const ADDRESS: Kind = Kind::Scalar(Scalar::Address);
+const BOOL: Kind = Kind::Scalar(Scalar::Bool);
+const HEADER: Kind = Kind::Scalar(Scalar::Header);
+const PATH: Kind = Kind::Scalar(Scalar::Path);
+const SECRET: Kind = Kind::Scalar(Scalar::Secret);
+const REPLICA: Kind = Kind::MapOr("url");
+const SESSION_KEY: Kind = Kind::Scalar(Scalar::SessionKey);
+
+const fn list(of: &'static Kind, min: usize) -> Kind {
+    Kind::List { of, min }
+}
+const fn count(min: u64, max: u64) -> Kind {
+    Kind::Scalar(Scalar::Count(min, max))
+}
+const fn time(min_ms: u64, max_ms: u64) -> Kind {
+    Kind::Scalar(Scalar::Time(Duration::from_millis(min_ms), Duration::from_millis(max_ms)))
+}
+const fn size(min: u64, max: u64) -> Kind {
+    Kind::Scalar(Scalar::Size(min, max))
+}
+const fn one_of(words: &'static [&'static str]) -> Kind {
+    Kind::Scalar(Scalar::OneOf(words))
+}
+
+const fn key(
+    path: &'static str,
+    kind: Kind,
+    default: super::keys::Default,
+    live: bool,
+    example: &'static str,
+    doc: &'static str,
+) -> Key {
+    Key { path, kind, off: None, default, live, example, doc }
+}
+
+impl Key {
+    const fn or(mut self, word: &'static str) -> Self {
+        self.off = Some(word);
+        self
+    }
+}
+
+/// The names of `policy.type`.
+pub(super) const POLICIES: &[&str] =
+    &["round_robin", "random", "least_load", "power_of_two", "session_sticky", "header_hash"];
+
+#[rustfmt::skip]
+pub(super) static TABLE: &[Key] = &[
+    key("listen", list(&ADDRESS, 1), Required, RESTART, "0.0.0.0:8080",
+        "Where clients connect."),
+
+    key("admin", Kind::MapOr("listen"), Words("its keys' defaults"), RESTART, "off",
+        "The operator's listener: readiness, metrics, this configuration, replicas. `off` closes it."),
+    key("admin.listen", ADDRESS, Value("127.0.0.1:9090"), RESTART, "127.0.0.1:9100",
+        "Where it listens. An address that other machines can reach needs a `token`.").or("off"),
+    key("admin.token", SECRET, Words("no token is asked for"), RESTART, "\"${ADMIN_TOKEN}\"",
+        "Asked for as `Authorization: Bearer …` on every path but `/livez` and `/readyz`."),
+
+    key("pools", list(&MAP, 1), Required, LIVE, "[{ model: qwen3-8b, replicas: [http://10.0.0.11:8000] }]",
+        "One pool for each model that the fleet serves."),
+    key("pools[].model", NAME, Words("`models: any` must stand instead"), LIVE, "qwen3-8b",
+        "The model's name, as clients send it and as the engine knows it."),
+    key("pools[].models", one_of(&["any"]), Words("`model` must stand instead"), LIVE, "any",
+        "`any`: every request comes here and no body is parsed for its model. Such a pool is the only one."),
+    key("pools[].aliases", list(&NAME, 0), Words("none"), LIVE, "[default, qwen]",
+        "Other names clients may use; the engine gets `model` in their place."),
+    key("pools[].engine", one_of(Engine::NAMES), Value("detect"), LIVE, "vllm",
+        "What the replicas are.").or("detect"),
+    key("pools[].tokenizer", Kind::Scalar(Scalar::Tokenizer), Value("none"), LIVE, "./qwen3",
+        "Folder with the model's `tokenizer.json`, relative to this file. Checked now; read by the prefix-aware policies.").or("none"),
+    key("pools[].policy", Kind::MapOr("type"), Value("power_of_two"), LIVE, "session_sticky",
+        "How a replica is chosen: a policy's name, or its name and settings."),
+    key("pools[].policy.type", one_of(POLICIES), Required, LIVE, "least_load",
+        "The policy's name."),
+    key("pools[].policy.header", HEADER, Words("required by `header_hash`, not allowed elsewhere"), LIVE, "x-user-id",
+        "The header that `header_hash` hashes."),
+    key("pools[].policy.fallback", one_of(LoadPolicy::NAMES), Value("power_of_two"), LIVE, "least_load",
+        "`session_sticky`, `header_hash`: where a request without a key goes."),
+    key("pools[].policy.max_load_ratio", Kind::Scalar(Scalar::Ratio(1.0, 1000.0)), Value("1.25"), LIVE, "1.5",
+        "`session_sticky`, `header_hash`: a new key leaves its first choice when that replica's load is over this multiple of the mean…"),
+    key("pools[].policy.min_load_gap", count(0, 1_000_000), Value("8"), LIVE, "16",
+        "…and at least this many requests above the mean."),
+    key("pools[].session", MAP, Words("its keys' defaults"), LIVE, "{ keys: [header:x-session-id], ttl: 1h }",
+        "How a session is recognised and remembered."),
+    key("pools[].session.keys", list(&SESSION_KEY, 0), Words("none"), LIVE, "[header:x-session-id, body:/metadata/chat]",
+        "Where its key is looked for first, in this order: a header, or a string in the body (JSON pointer). Then come the usual places."),
+    key("pools[].session.ttl", time(1000, 30 * DAY), Value("30m"), LIVE, "1h",
+        "A binding unused for this long is forgotten."),
+    key("pools[].session.max_bindings", count(1, 100_000_000), Value("100000"), LIVE, "500_000",
+        "Most bindings kept for the pool; the least recently used goes first."),
+    key("pools[].session.scope", one_of(&["none", "credential", "tenant"]), Value("credential"), LIVE, "none",
+        "Who shares a name space of keys: all clients (`none`), those with one API key, or those with one `tenant_header`."),
+    key("pools[].session.tenant_header", HEADER, Words("required by `scope: tenant`, not allowed elsewhere"), LIVE, "x-tenant",
+        "The header that names the tenant. A trusted proxy in front must set it."),
+    key("pools[].session.api_key", BOOL, Value("false"), LIVE, "true",
+        "Whether all requests of one API key are one session when nothing else tells sessions apart."),
+    key("pools[].replicas", list(&REPLICA, 1), Required, LIVE, "[http://10.0.0.11:8000, http://10.0.0.12:8000]",
+        "The engines that serve the model. A replica may stand in several pools; its settings must then agree."),
+    key("pools[].replicas[].url", Kind::Scalar(Scalar::Url), Required, LIVE, "http://10.0.0.11:8000/base",
+        "Its address; may carry a base path, which goes before each request's path."),
+    key("pools[].replicas[].id", Kind::Scalar(Scalar::Id), Words("`host:port[/base]` of its URL"), LIVE, "gpu-a",
+        "Its name in logs, metrics and bindings. It is hashed to place sessions, so a stable one keeps them where they are."),
+    key("pools[].replicas[].weight", count(1, 1000), Value("1"), LIVE, "2",
+        "Its share of requests relative to the others."),
+    key("pools[].replicas[].credential", SECRET, Words("the client's own passes"), LIVE, "\"${ENGINE_KEY}\"",
+        "Sent as `Authorization: Bearer …` in place of what the client sent."),
+    key("pools[].replicas[].max_in_flight", count(1, 1_000_000), Value("none"), LIVE, "64",
+        "Most requests open there at once.").or("none"),
+    key("pools[].paths", list(&PATH, 0), Words("none"), LIVE, "[/pooling, /v1/custom]",
+        "Further exact paths that are forwarded to this pool. Any other unknown path is a 404."),
+    key("pools[].request_encoding", one_of(RequestEncoding::NAMES), Value("decode"), LIVE, "pass",
+        "Compressed request bodies: `decode` gzip and zstd for the engine, or `pass` them on as they are, unparsed."),
+    key("pools[].health", MAP, Words("its keys' defaults"), LIVE, "{ interval: 5s }",
+        "The active probe of each replica."),
+    key("pools[].health.path", PATH, Value("/health"), LIVE, "/healthz",
+        "What is asked for (GET), after the replica's base path; any 2xx is healthy."),
+    key("pools[].health.interval", time(10, HOUR), Value("2s"), LIVE, "5s",
+        "Time between probes, jittered by a tenth."),
+    key("pools[].health.timeout", time(10, HOUR), Value("2s"), LIVE, "1s",
+        "A slower answer counts as a failure."),
+    key("pools[].health.unhealthy_after", count(1, 1000), Value("3"), LIVE, "5",
+        "Failures in a row after which a replica is down."),
+    key("pools[].health.healthy_after", count(1, 1000), Value("1"), LIVE, "2",
+        "Successes in a row after which it is back."),
+
+    key("timeouts", MAP, Words("its keys' defaults"), LIVE, "{ first_byte: 2m }",
+        "Timers of the data path. There is no total timeout: a stream may run for as long as it produces."),
+    key("timeouts.connect", time(1, HOUR), Value("2s"), LIVE, "500ms",
+        "To open a connection to a replica."),
+    key("timeouts.head", time(1, HOUR), Value("10s"), LIVE, "5s",
+        "For a client to send a whole request head."),
+    key("timeouts.body", time(1, HOUR), Value("30s"), LIVE, "1m",
+        "Longest silence while a client sends a body."),
+    key("timeouts.first_byte", time(1, DAY), Value("none"), LIVE, "2m",
+        "From the request sent to the replica's response head.").or("none"),
+    key("timeouts.idle", time(1, DAY), Value("5m"), LIVE, "10m",
+        "Longest silence between bytes of a response, and of a client that reads none of it."),
+    key("timeouts.keep_alive", time(1, DAY), Value("75s"), LIVE, "2m",
+        "How long a client's connection may wait for its next request."),
+    key("timeouts.upstream_idle", time(1, HOUR), Value("4s"), LIVE, "50s",
+        "How long a connection to a replica is kept for reuse. Keep it under the engine's own limit: 5s in vLLM and SGLang."),
+    key("timeouts.drain", time(1, 7 * DAY), Value("10m"), LIVE, "30s",
+        "How long open requests may take to end after SIGTERM."),
+
+    key("limits", MAP, Words("its keys' defaults"), LIVE, "{ body: 16MiB }",
+        "Bounds on what one client can make the proxy hold."),
+    key("limits.body", size(KIB, 4 * GIB), Value("64MiB"), LIVE, "16MiB",
+        "A request body, before and after decoding. Over it: 413."),
+    key("limits.decode_ratio", count(1, 1_000_000), Value("200"), LIVE, "50",
+        "Most a compressed body may grow by, as a multiple. Over it: 413."),
+    key("limits.head", size(8 * KIB, 16 << 20), Value("64KiB"), LIVE, "32KiB",
+        "A request head. Over it: 431."),
+    key("limits.headers", count(1, 10_000), Value("100"), LIVE, "200",
+        "Header fields of a request. Over it: 431."),
+    key("limits.uri", size(256, 63 * KIB), Value("16KiB"), LIVE, "8KiB",
+        "A request target. Over it: 414."),
+    key("limits.connections", count(1, 1_000_000), Value("16384"), RESTART, "4096",
+        "Client connections held at once; further ones wait in the kernel's queue."),
+    key("limits.stored_responses", count(1, 100_000_000), Value("100000"), RESTART, "20_000",
+        "Stored responses (`/v1/responses`) whose replica is remembered."),
+
+    key("logging", MAP, Words("its keys' defaults"), LIVE, "{ format: json }",
+        "What is logged, and how. Prompts never are."),
+    key("logging.level", Kind::Scalar(Scalar::Filter), Value("info"), LIVE, "info,warmroute::proxy=debug",
+        "A level, or a filter in tracing's syntax."),
+    key("logging.format", one_of(LogFormat::NAMES), Value("text"), RESTART, "json",
+        "`text` for eyes, `json` for machines: one object a line."),
+    key("logging.access", BOOL, Value("true"), LIVE, "false",
+        "Whether a line is written for each request when it ends."),
+];

@@ -1,0 +1,52 @@
+//! The words of the configuration that stand for variants: written once, read by the table, the resolver, the
+//! effective configuration and whoever needs a label.
+use super::model::{Engine, LoadPolicy, LogFormat, Policy, RequestEncoding};
+
+macro_rules! words {
+    ($type:ident: $($variant:ident = $word:literal),+) => {
+        impl $type {
+            /// The words that stand for the variants in the configuration.
+            pub const NAMES: &'static [&'static str] = &[$($word),+];
+
+            /// The word that stands for this in the configuration; also its label.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $word),+ }
+            }
+
+            /// The variant that `word` stands for.
+            pub fn named(word: &str) -> Option<Self> {
+                match word { $($word => Some(Self::$variant),)+ _ => None }
+            }
+        }
+    };
+}
+
+words!(Engine: Vllm = "vllm", Sglang = "sglang", Llamacpp = "llamacpp", Openai = "openai");
+words!(LoadPolicy: RoundRobin = "round_robin", Random = "random", LeastLoad = "least_load", PowerOfTwo = "power_of_two");
+words!(RequestEncoding: Decode = "decode", Pass = "pass");
+words!(LogFormat: Text = "text", Json = "json");
+
+impl Policy {
+    /// The name of the policy's type; also its label.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::RoundRobin => "round_robin",
+            Self::Random => "random",
+            Self::LeastLoad => "least_load",
+            Self::PowerOfTwo => "power_of_two",
+            Self::SessionSticky(_) => "session_sticky",
+            Self::HeaderHash { .. } => "header_hash",
+        }
+    }
+}
+
+impl From<LoadPolicy> for Policy {
+    fn from(load: LoadPolicy) -> Self {
+        match load {
+            LoadPolicy::RoundRobin => Self::RoundRobin,
+            LoadPolicy::Random => Self::Random,
+            LoadPolicy::LeastLoad => Self::LeastLoad,
+            LoadPolicy::PowerOfTwo => Self::PowerOfTwo,
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Answers: an engine's, relayed, or the router's own.
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Response, header};
+use http_body::{Body, Frame, SizeHint};
+
+use super::relay::{Relay, RelayError};
+use super::server::Busy;
+use crate::api::{Cause, Family, Phase, error_body};
+
+/// `x-request-id`.
+pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// What went wrong with a request that the router answers itself.
+#[derive(Debug)]
+pub struct Problem {
+    /// What.
+    pub cause: Cause,
+    /// When.
+    pub phase: Phase,
+    /// For people: what was wrong, where, what to do.
+    pub message: String,
+}
+
+impl Problem {
+    /// A problem.
+    pub fn new(cause: Cause, phase: Phase, message: impl Into<String>) -> Self {
+        Self { cause, phase, message: message.into() }
+    }
+}
+
+/// The body of an answer. It keeps the client's connection marked as busy until it is dropped.
+#[derive(Debug)]
+pub struct AnswerBody {
+    content: Content,
+    _busy: Busy,
+}
+
+#[derive(Debug)]
+enum Content {
+    Own(Option<Bytes>),
+    Relay(Box<Relay>),
+}
+
+impl AnswerBody {
+    /// An engine's answer.
+    pub fn relay(relay: Relay, busy: Busy) -> Self {
+        Self { content: Content::Relay(Box::new(relay)), _busy: busy }
+    }
+
+    /// The router's own.
+    pub fn own(bytes: Bytes, busy: Busy) -> Self {
+        Self { content: Content::Own((!bytes.is_empty()).then_some(bytes)), _busy: busy }
+    }
+}
+
+impl Body for AnswerBody {
+    type Data = Bytes;
+    type Error = RelayError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
+        match &mut self.content {
+            Content::Own(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Content::Relay(relay) => Pin::new(&mut **relay).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.content {
+            Content::Own(bytes) => bytes.is_none(),
+            Content::Relay(relay) => relay.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.content {
+            Content::Own(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
+            Content::Relay(relay) => relay.size_hint(),
+        }
+    }
+}
+
+/// A JSON answer of the router's own.
+pub fn json(status: http::StatusCode, body: Bytes) -> Response<Bytes> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// A problem as a response, in the client's API family.
+pub fn problem(family: Family, problem: &Problem, allow: Option<&'static str>) -> Response<Bytes> {
+    let mut response = json(problem.cause.status(), error_body(family, problem.cause, problem.phase, &problem.message));
+    if let Some(seconds) = problem.cause.retry_after() {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    if let Some(methods) = allow {
+        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(methods));
+    }
+    response
+}
+
+/// What a service never returns as an error: every failure is an answer.
+pub type Never = Infallible;

@@ -1,0 +1,160 @@
+//! A client's body: read whole into one buffer, and decoded when it is compressed.
+//!
+//! It is kept as it came, so that an attempt on another replica sends the same bytes.
+use std::io::Read;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, header};
+use http_body::Body;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+
+use super::answer::Problem;
+use crate::api::{Cause, Phase};
+use crate::config::Limits;
+
+/// Bytes above which decoding leaves the async threads.
+const DECODE_ASIDE: usize = 64 * 1024;
+/// Most that is set aside on the word of a Content-Length alone.
+const TRUST: usize = 1 << 20;
+
+fn too_large(limits: &Limits) -> Problem {
+    let message = format!("the body is larger than limits.body, {} bytes", limits.body);
+    Problem::new(Cause::BodyTooLarge, Phase::Read, message)
+}
+
+/// Reads a body to its end.
+///
+/// # Errors
+/// When it is too large, stalls for longer than `stall`, or breaks off. A length over the limit is refused before
+/// anything is read, hence before a waiting client is told to continue.
+pub async fn read(mut body: Incoming, limits: &Limits, stall: Duration) -> Result<Bytes, Problem> {
+    let hint = body.size_hint();
+    if hint.lower() > limits.body as u64 {
+        return Err(too_large(limits));
+    }
+    let mut first: Option<Bytes> = None;
+    let mut rest = BytesMut::new();
+    let mut length = 0;
+    while !body.is_end_stream() {
+        let frame = match tokio::time::timeout(stall, body.frame()).await {
+            Ok(Some(Ok(frame))) => frame,
+            Ok(None) => break,
+            Ok(Some(Err(error))) => {
+                let message = format!("the body broke off after {length} bytes: {error}");
+                return Err(Problem::new(Cause::BodyIncomplete, Phase::Read, message));
+            }
+            Err(_) => {
+                let message = format!(
+                    "no byte of the body came for {} (timeouts.body), after {length}",
+                    humantime::format_duration(stall)
+                );
+                return Err(Problem::new(Cause::BodyTimeout, Phase::Read, message));
+            }
+        };
+        let Ok(data) = frame.into_data() else { continue };
+        length += data.len();
+        if length > limits.body {
+            return Err(too_large(limits));
+        }
+        match first.take() {
+            // A body that comes in one piece is never copied.
+            None if rest.is_empty() => first = Some(data),
+            before => {
+                if let Some(before) = before {
+                    let expected = usize::try_from(hint.lower()).unwrap_or(usize::MAX).min(TRUST);
+                    rest.reserve(expected.max(length));
+                    rest.extend_from_slice(&before);
+                }
+                rest.extend_from_slice(&data);
+            }
+        }
+    }
+    Ok(first.unwrap_or_else(|| rest.freeze()))
+}
+
+/// A coding of a request body that can be decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Coding {
+    /// gzip.
+    Gzip,
+    /// Zstandard.
+    Zstd,
+}
+
+/// The coding of a body; `None` when it is plain.
+///
+/// # Errors
+/// When it is one we can't decode.
+pub fn coding(headers: &HeaderMap) -> Result<Option<Coding>, Problem> {
+    let mut codings = headers
+        .get_all(header::CONTENT_ENCODING)
+        .iter()
+        .flat_map(|value| value.to_str().unwrap_or("?").split(','))
+        .map(str::trim)
+        .filter(|coding| !coding.is_empty() && !coding.eq_ignore_ascii_case("identity"));
+    let found = match codings.next() {
+        None => return Ok(None),
+        Some(coding) if coding.eq_ignore_ascii_case("gzip") || coding.eq_ignore_ascii_case("x-gzip") => Coding::Gzip,
+        Some(coding) if coding.eq_ignore_ascii_case("zstd") => Coding::Zstd,
+        Some(_) => return Err(unsupported()),
+    };
+    if codings.next().is_some() { Err(unsupported()) } else { Ok(Some(found)) }
+}
+
+fn unsupported() -> Problem {
+    let message = "Content-Encoding must be gzip or zstd, once; or send the body plain";
+    Problem::new(Cause::UnsupportedEncoding, Phase::Read, message)
+}
+
+/// Decodes a body, within `limits.body` and `limits.decode_ratio`.
+///
+/// # Errors
+/// When it grows beyond them, or is not what it says.
+pub async fn decode(body: Bytes, coding: Coding, limits: &Limits) -> Result<Bytes, Problem> {
+    // Small bodies may grow freely: a ratio means nothing on a hundred bytes.
+    let by_ratio = body.len().saturating_mul(limits.decode_ratio as usize).max(DECODE_ASIDE);
+    let most = limits.body.min(by_ratio);
+    let work = move || decode_now(&body, coding, most).map(|plain| (body, plain));
+    let result = if most > DECODE_ASIDE {
+        tokio::task::spawn_blocking(work)
+            .await
+            .map_err(|error| Problem::new(Cause::Internal, Phase::Read, format!("decoding failed: {error}")))?
+    } else {
+        work()
+    };
+    match result {
+        Ok((_, plain)) if plain.len() > most => {
+            let message = format!(
+                "the decoded body is larger than {most} bytes (limits.body, or limits.decode_ratio × its length)"
+            );
+            Err(Problem::new(Cause::BodyTooLarge, Phase::Read, message))
+        }
+        Ok((_, plain)) => Ok(plain.into()),
+        Err(error) => {
+            let message = format!("the body can't be decoded as its Content-Encoding says: {error}");
+            Err(Problem::new(Cause::BadBody, Phase::Read, message))
+        }
+    }
+}
+
+/// Decodes at most `most` bytes and one, so that the caller sees the excess.
+fn decode_now(body: &[u8], coding: Coding, most: usize) -> std::io::Result<Vec<u8>> {
+    let mut plain = Vec::new();
+    let cap = most as u64 + 1;
+    match coding {
+        Coding::Gzip => flate2::read::MultiGzDecoder::new(body).take(cap).read_to_end(&mut plain)?,
+        Coding::Zstd => {
+            let mut rest = body;
+            // One body may hold several frames.
+            while !rest.is_empty() && (plain.len() as u64) < cap {
+                let left = cap - plain.len() as u64;
+                let decoder = ruzstd::decoding::StreamingDecoder::new(&mut rest).map_err(std::io::Error::other)?;
+                decoder.take(left).read_to_end(&mut plain)?;
+            }
+            plain.len()
+        }
+    };
+    Ok(plain)
+}

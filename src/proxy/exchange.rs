@@ -1,0 +1,286 @@
+//! One request's record, from its head to its end: timings, counts, and the reservation.
+//!
+//! It travels with the request and ends up in the answer's body. Whatever happens to it (answered, cut, the client
+//! left and the future was dropped) it is closed exactly once: the reservation is released, the metrics count, the
+//! access-log line is written.
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use http::{Method, StatusCode};
+
+use super::Proxy;
+use super::answer::Problem;
+use crate::api::{Cause, Phase, Source};
+use crate::fleet::{Pool, Replica};
+use crate::routing::{Reason, Reservation};
+use crate::telemetry::Record;
+
+/// How a request ended; a label.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// The engine's answer arrived whole, 1xx to 3xx.
+    Ok,
+    /// So did its 4xx.
+    ClientError,
+    /// So did its 5xx.
+    EngineError,
+    /// The client left first.
+    ClientGone,
+    /// The answer broke off after its head.
+    ResetMidstream,
+    /// Nothing came for `timeouts.idle`.
+    IdleTimeout,
+    /// The router answered itself.
+    Rejected,
+}
+
+impl Outcome {
+    /// The label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::ClientError => "client_error",
+            Self::EngineError => "engine_error",
+            Self::ClientGone => "client_gone",
+            Self::ResetMidstream => "upstream_reset_midstream",
+            Self::IdleTimeout => "idle_timeout",
+            Self::Rejected => "rejected",
+        }
+    }
+
+    fn of(status: StatusCode) -> Self {
+        match status.as_u16() {
+            500.. => Self::EngineError,
+            400.. => Self::ClientError,
+            _ => Self::Ok,
+        }
+    }
+}
+
+/// One request's record.
+#[derive(Debug)]
+pub struct Exchange {
+    proxy: Arc<Proxy>,
+    started: Instant,
+    phase: Phase,
+    phase_started: Instant,
+    request_id: Arc<str>,
+    client: SocketAddr,
+    method: Method,
+    path: &'static str,
+    pool: Option<Arc<Pool>>,
+    replica: Option<Arc<Replica>>,
+    reason: Option<Reason>,
+    session: Option<Source>,
+    reservation: Option<Reservation>,
+    attempts: u32,
+    status: Option<StatusCode>,
+    bytes_in: u64,
+    bytes_out: u64,
+    first_byte: Option<Duration>,
+    stream: bool,
+    error: Option<Box<str>>,
+    open: bool,
+}
+
+impl Exchange {
+    /// A request whose head has arrived.
+    pub fn begin(proxy: Arc<Proxy>, request_id: Arc<str>, client: SocketAddr, method: Method) -> Self {
+        let now = Instant::now();
+        Self {
+            proxy,
+            started: now,
+            phase: Phase::Head,
+            phase_started: now,
+            request_id,
+            client,
+            method,
+            path: "other",
+            pool: None,
+            replica: None,
+            reason: None,
+            session: None,
+            reservation: None,
+            attempts: 0,
+            status: None,
+            bytes_in: 0,
+            bytes_out: 0,
+            first_byte: None,
+            stream: false,
+            error: None,
+            open: true,
+        }
+    }
+
+    /// The proxy it passes through.
+    pub fn proxy(&self) -> &Arc<Proxy> {
+        &self.proxy
+    }
+
+    /// The id it goes by.
+    pub fn request_id(&self) -> &Arc<str> {
+        &self.request_id
+    }
+
+    /// The present phase.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Enters a phase; the time spent in the one before is recorded, once the pool is known.
+    pub fn enter(&mut self, phase: Phase) {
+        let now = Instant::now();
+        if let Some(pool) = &self.pool {
+            let phases = &pool.metrics.phases;
+            let histogram = match self.phase {
+                Phase::Read => Some(&phases.read),
+                Phase::Decide => Some(&phases.decide),
+                Phase::Connect => Some(&phases.connect),
+                Phase::FirstByte => Some(&phases.first_byte),
+                Phase::Relay => Some(&phases.relay),
+                _ => None,
+            };
+            if let Some(histogram) = histogram {
+                histogram.observe(now.duration_since(self.phase_started).as_secs_f64());
+            }
+        }
+        self.phase = phase;
+        self.phase_started = now;
+    }
+
+    /// It goes to this endpoint.
+    pub fn on_path(&mut self, path: &'static str) {
+        self.path = path;
+    }
+
+    /// The body has been read.
+    pub fn received(&mut self, bytes: usize) {
+        self.bytes_in = bytes as u64;
+    }
+
+    /// It belongs to this pool.
+    pub fn in_pool(&mut self, pool: &Arc<Pool>) {
+        pool.metrics.bytes_in.inc_by(self.bytes_in);
+        self.pool = Some(pool.clone());
+    }
+
+    /// Its session key came from there.
+    pub fn keyed(&mut self, source: Source) {
+        self.session = Some(source);
+    }
+
+    /// An attempt on a replica begins; the reservation of one before is released.
+    pub fn attempt(&mut self, replica: &Arc<Replica>, reason: Reason, reservation: Reservation) {
+        self.attempts += 1;
+        self.replica = Some(replica.clone());
+        self.reason = Some(reason);
+        self.reservation = Some(reservation);
+    }
+
+    /// The attempt came to nothing.
+    pub fn release(&mut self) {
+        self.reservation = None;
+    }
+
+    /// The response head has arrived.
+    pub fn answered(&mut self, status: StatusCode, stream: bool) {
+        self.status = Some(status);
+        self.stream = stream;
+    }
+
+    /// Body bytes go to the client.
+    pub fn sent(&mut self, bytes: usize) {
+        if self.first_byte.is_none() {
+            let elapsed = self.started.elapsed();
+            self.first_byte = Some(elapsed);
+            self.enter(Phase::Relay);
+        }
+        self.bytes_out += bytes as u64;
+    }
+
+    /// The answer arrived whole.
+    pub fn finished(&mut self) {
+        let outcome = self.status.map_or(Outcome::Ok, Outcome::of);
+        self.close(outcome);
+    }
+
+    /// The answer broke off.
+    pub fn broken(&mut self, cause: Cause, message: &str) {
+        self.error = Some(message.into());
+        self.close(if cause == Cause::IdleTimeout { Outcome::IdleTimeout } else { Outcome::ResetMidstream });
+    }
+
+    /// The router answers itself.
+    pub fn rejected(&mut self, problem: &Problem) {
+        self.status = Some(problem.cause.status());
+        self.phase = problem.phase;
+        self.error = Some(problem.message.as_str().into());
+        let pool = self.pool.as_ref().map_or("none", |pool| pool.name());
+        self.proxy.metrics.rejected.with_label_values(&[pool, problem.cause.as_str()]).inc();
+        self.close(Outcome::Rejected);
+    }
+
+    /// The router answers by itself and nothing is wrong (lists of models).
+    pub fn served(&mut self, status: StatusCode, bytes: usize) {
+        self.status = Some(status);
+        self.bytes_out = bytes as u64;
+        self.close(Outcome::of(status));
+    }
+
+    fn close(&mut self, outcome: Outcome) {
+        if !std::mem::take(&mut self.open) {
+            return;
+        }
+        self.reservation = None;
+        let ended_in = self.phase;
+        let whole = matches!(outcome, Outcome::Ok | Outcome::ClientError | Outcome::EngineError);
+        self.enter(Phase::Finish);
+        let duration = self.started.elapsed();
+        if let Some(pool) = &self.pool {
+            pool.metrics.bytes_out.inc_by(self.bytes_out);
+            if let (Some(replica), Some(reason)) = (&self.replica, self.reason) {
+                let metrics = &self.proxy.metrics;
+                metrics.request(pool.name(), replica.id(), reason.as_str(), outcome.as_str()).inc();
+                if self.status.is_some_and(|status| status.is_success()) {
+                    let (ttft, total) = metrics.latencies(pool.name(), replica.id());
+                    if let Some(first_byte) = self.first_byte.filter(|_| self.stream) {
+                        ttft.observe(first_byte.as_secs_f64());
+                    }
+                    if outcome == Outcome::Ok {
+                        total.observe(duration.as_secs_f64());
+                    }
+                }
+            }
+        }
+        if self.proxy.access_log.enabled() {
+            self.proxy.access_log.send(Record {
+                time: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
+                request_id: self.request_id.clone(),
+                client: self.client.to_string(),
+                method: self.method.as_str().into(),
+                path: self.path.into(),
+                pool: self.pool.as_ref().map(|pool| pool.name().clone()),
+                replica: self.replica.as_ref().map(|replica| replica.id().clone()),
+                reason: self.reason.map(Reason::as_str),
+                session: self.session.map(Source::as_str),
+                attempts: self.attempts,
+                status: self.status.map(|status| status.as_u16()),
+                outcome: outcome.as_str(),
+                phase: if whole { Phase::Finish } else { ended_in }.as_str(),
+                bytes_in: self.bytes_in,
+                bytes_out: self.bytes_out,
+                first_byte_ms: self.first_byte,
+                duration_ms: duration,
+                error: self.error.take(),
+            });
+        }
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        // Nobody closed it: the future or body was dropped, because the client left.
+        self.close(Outcome::ClientGone);
+    }
+}

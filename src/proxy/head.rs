@@ -1,0 +1,205 @@
+//! Header and framing hygiene, in both directions.
+//!
+//! A deny-list: hop-by-hop fields (RFC 9110, section 7.6.1), those named in `Connection`, and our own go; everything
+//! else passes, duplicates included. Framing is never copied: hyper writes it anew from the body it is given.
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use http::{HeaderMap, HeaderName, HeaderValue, Method, header, request};
+
+use super::answer::{Problem, X_REQUEST_ID};
+use crate::api::{Cause, Phase};
+use crate::config::Limits;
+
+const HOP_BY_HOP: [HeaderName; 10] = [
+    header::CONNECTION,
+    header::CONTENT_LENGTH,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    header::TE,
+    header::TRAILER,
+    header::PROXY_AUTHORIZATION,
+    header::PROXY_AUTHENTICATE,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+];
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
+/// Checks what must hold before anything else is looked at.
+///
+/// # Errors
+/// The problem to answer with.
+pub fn check(head: &request::Parts, limits: &Limits) -> Result<(), Problem> {
+    let problem = |cause, message: String| Err(Problem::new(cause, Phase::Head, message));
+    if head.method == Method::CONNECT || head.method == Method::TRACE {
+        return problem(Cause::MethodNotAllowed, format!("{} is not served here", head.method));
+    }
+    let length = head.uri.path_and_query().map_or(0, |target| target.as_str().len());
+    if length > limits.uri {
+        return problem(
+            Cause::UriTooLong,
+            format!("the request target has {length} bytes; limits.uri allows {}", limits.uri),
+        );
+    }
+    if head.version >= http::Version::HTTP_11 && head.uri.authority().is_none() {
+        let mut hosts = head.headers.get_all(header::HOST).iter();
+        if hosts.next().is_none() || hosts.next().is_some() {
+            return problem(Cause::BadHead, "the request must have exactly one Host header".into());
+        }
+    }
+    if let Some(expect) = head.headers.get(header::EXPECT)
+        && !expect.as_bytes().eq_ignore_ascii_case(b"100-continue")
+    {
+        return problem(Cause::ExpectationFailed, "only Expect: 100-continue can be met".into());
+    }
+    Ok(())
+}
+
+/// The client's request id if it is 1 to 128 of a safe alphabet, else a new one.
+pub fn request_id(headers: &HeaderMap) -> Arc<str> {
+    let safe = |id: &&str| {
+        (1..=128).contains(&id.len())
+            && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':' | b'/'))
+    };
+    match headers.get(X_REQUEST_ID).and_then(|id| id.to_str().ok()).filter(safe) {
+        Some(id) => id.into(),
+        None => format!("{:032x}", fastrand::u128(..)).into(),
+    }
+}
+
+fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok())
+        // A Connection header that names Host asks us to forge a request; that one stays.
+        .filter(|name| name != header::HOST)
+        .collect();
+    for name in HOP_BY_HOP.iter().chain(&named) {
+        headers.remove(name);
+    }
+}
+
+/// The headers that go to a replica, but for `Host` and the credential, which depend on it.
+pub fn to_replica(mut headers: HeaderMap, client: SocketAddr, request_id: &str) -> HeaderMap {
+    let host = headers.remove(header::HOST);
+    strip_hop_by_hop(&mut headers);
+    headers.remove(header::EXPECT);
+    headers.remove(header::FORWARDED);
+    // Names of our own namespace are ours alone.
+    let own: Vec<HeaderName> =
+        headers.keys().filter(|name| name.as_str().starts_with("x-warmroute-")).cloned().collect();
+    for name in own {
+        headers.remove(name);
+    }
+    // No peer is trusted to have told us where a request came from: what it says is replaced.
+    headers.remove(X_FORWARDED_HOST);
+    if let Some(host) = host {
+        headers.insert(X_FORWARDED_HOST, host);
+    }
+    if let Ok(client) = HeaderValue::from_str(&client.ip().to_string()) {
+        headers.insert(X_FORWARDED_FOR, client);
+    }
+    headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("http"));
+    if let Ok(request_id) = HeaderValue::from_str(request_id) {
+        headers.insert(X_REQUEST_ID, request_id);
+    }
+    headers
+}
+
+/// Completes the headers for one replica: its credential replaces the client's, never joins it.
+pub fn for_replica(mut headers: HeaderMap, host: &HeaderValue, authorization: Option<&HeaderValue>) -> HeaderMap {
+    if let Some(authorization) = authorization {
+        headers.remove(X_API_KEY);
+        headers.insert(header::AUTHORIZATION, authorization.clone());
+    }
+    headers.insert(header::HOST, host.clone());
+    headers
+}
+
+/// Cleans an engine's response headers for the client.
+pub fn to_client(headers: &mut HeaderMap, request_id: &str) {
+    strip_hop_by_hop(headers);
+    if !headers.contains_key(X_REQUEST_ID)
+        && let Ok(request_id) = HeaderValue::from_str(request_id)
+    {
+        headers.insert(X_REQUEST_ID, request_id);
+    }
+}
+
+/// Whether a response is a stream of server-sent events, parameters aside.
+pub fn is_event_stream(headers: &HeaderMap) -> bool {
+    let Some(value) = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()) else { return false };
+    value.split(';').next().is_some_and(|media| media.trim().eq_ignore_ascii_case("text/event-stream"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(list: &[(&str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in list {
+            headers.append(HeaderName::try_from(*name).unwrap(), HeaderValue::from_str(value).unwrap());
+        }
+        headers
+    }
+
+    #[test]
+    fn hop_by_hop_goes_and_the_rest_passes() {
+        let sent = headers(&[
+            ("host", "router"),
+            ("connection", "x-secret, Keep-Alive, host"),
+            ("x-secret", "1"),
+            ("keep-alive", "1"),
+            ("te", "trailers"),
+            ("expect", "100-continue"),
+            ("x-warmroute-replica", "10.0.0.1"),
+            ("x-forwarded-for", "1.2.3.4"),
+            ("forwarded", "for=1.2.3.4"),
+            ("x-many", "1"),
+            ("x-many", "2"),
+            ("x_under", "1"),
+        ]);
+        let out = to_replica(sent, "9.9.9.9:1".parse().unwrap(), "id");
+        let mut names: Vec<&str> = out.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        let expected =
+            ["x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-many", "x-request-id", "x_under"];
+        assert_eq!(names, expected);
+        assert_eq!(out["x-forwarded-for"], "9.9.9.9");
+        assert_eq!(out.get_all("x-many").iter().count(), 2);
+    }
+
+    #[test]
+    fn a_replicas_credential_replaces_the_clients() {
+        let sent = headers(&[("authorization", "Bearer client"), ("x-api-key", "client")]);
+        let host = HeaderValue::from_static("replica:1");
+        let kept = for_replica(sent.clone(), &host, None);
+        assert_eq!(kept["authorization"], "Bearer client");
+        let replaced = for_replica(sent, &host, Some(&HeaderValue::from_static("Bearer replica")));
+        assert_eq!(replaced.get_all("authorization").iter().collect::<Vec<_>>(), ["Bearer replica"]);
+        assert!(!replaced.contains_key("x-api-key"));
+    }
+
+    #[test]
+    fn unsafe_request_ids_are_replaced() {
+        assert_eq!(&*request_id(&headers(&[("x-request-id", "req-1_a.b:c/d")])), "req-1_a.b:c/d");
+        for bad in ["", "a b", "a\"b", &"x".repeat(129), "a;b"] {
+            let id = request_id(&headers(&[("x-request-id", bad)]));
+            assert_eq!(id.len(), 32, "{bad:?} → {id}");
+        }
+    }
+
+    #[test]
+    fn a_media_type_is_compared_without_its_parameters() {
+        assert!(is_event_stream(&headers(&[("content-type", "Text/Event-Stream; charset=utf-8")])));
+        assert!(!is_event_stream(&headers(&[("content-type", "application/json")])));
+    }
+}

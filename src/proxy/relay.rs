@@ -1,0 +1,206 @@
+//! The engine's answer on its way to the client: byte for byte, as it comes.
+//!
+//! Nothing is buffered beyond one read: a frame is asked of the engine when the client's side takes one, so a slow
+//! reader slows the engine. The relay owns the engine's connection and the request's record; dropped, it closes both,
+//! which is how a client that leaves frees the engine.
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio::time::{Instant, Sleep};
+
+use super::exchange::Exchange;
+use super::stored::Place;
+use crate::api::{Cause, Family, IdObserver, Scanner, stream_error};
+use crate::fleet::{Connection, Pool, Replica};
+use crate::routing::Effect;
+
+/// Why the client's connection is cut: the answer broke off and nothing can be said in its framing.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct RelayError(String);
+
+/// An answer on its way.
+#[derive(Debug)]
+pub struct Relay {
+    incoming: Option<Incoming>,
+    connection: Option<Connection>,
+    exchange: Exchange,
+    pool: Arc<Pool>,
+    replica: Arc<Replica>,
+    family: Family,
+    stream: Option<Scanner>,
+    stored_id: Option<IdObserver>,
+    on_success: Option<Effect>,
+    idle: Duration,
+    last_byte: Instant,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+/// What a relay is made of.
+pub struct Parts {
+    /// The engine's body.
+    pub incoming: Incoming,
+    /// The connection it comes by.
+    pub connection: Connection,
+    /// The request's record.
+    pub exchange: Exchange,
+    /// Its pool.
+    pub pool: Arc<Pool>,
+    /// Its replica.
+    pub replica: Arc<Replica>,
+    /// The client's API family.
+    pub family: Family,
+    /// Whether it is a stream of events.
+    pub stream: bool,
+    /// Whether it may name a stored response.
+    pub stores: bool,
+    /// To be applied when the answer begins.
+    pub on_success: Option<Effect>,
+    /// Longest silence.
+    pub idle: Duration,
+}
+
+impl Relay {
+    /// Takes over an answer whose head has been read.
+    pub fn new(parts: Parts) -> Self {
+        let mut relay = Self {
+            incoming: Some(parts.incoming),
+            connection: Some(parts.connection),
+            exchange: parts.exchange,
+            pool: parts.pool,
+            replica: parts.replica,
+            family: parts.family,
+            stream: parts.stream.then(Scanner::default),
+            stored_id: parts.stores.then(|| IdObserver::new(parts.stream)),
+            on_success: parts.on_success,
+            idle: parts.idle,
+            last_byte: Instant::now(),
+            timer: None,
+        };
+        if relay.incoming.as_ref().is_some_and(Body::is_end_stream) {
+            relay.finish();
+        }
+        relay
+    }
+
+    /// The answer is whole: the record closes, and the connection may serve again.
+    fn finish(&mut self) {
+        self.succeeded();
+        self.incoming = None;
+        if let Some(connection) = self.connection.take() {
+            self.replica.connections().give_back(connection);
+        }
+        self.exchange.finished();
+    }
+
+    fn succeeded(&mut self) {
+        if let Some(effect) = self.on_success.take() {
+            self.pool.apply(&effect, self.exchange.proxy().fleet().now());
+        }
+    }
+
+    fn observe(&mut self, data: &Bytes) {
+        self.exchange.sent(data.len());
+        self.succeeded();
+        if let Some(scanner) = &mut self.stream {
+            scanner.feed(data);
+        }
+        if let Some(id) = self.stored_id.as_mut().and_then(|observer| observer.feed(data)) {
+            let place = Place { pool: self.pool.name().clone(), replica: self.replica.id().clone() };
+            self.exchange.proxy().stored.learn(&id, place);
+        }
+    }
+
+    /// The answer broke off: an event stream ends with one error event, anything else with the connection.
+    fn broken(&mut self, cause: Cause, message: &str) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
+        self.incoming = None;
+        self.connection = None;
+        self.exchange.broken(cause, message);
+        match &self.stream {
+            Some(scanner) => {
+                let event = stream_error(self.family, cause, message, scanner.events(), scanner.open_event());
+                Poll::Ready(Some(Ok(Frame::data(event))))
+            }
+            None => Poll::Ready(Some(Err(RelayError(message.to_owned())))),
+        }
+    }
+
+    /// Whether nothing has come for too long. The timer is set anew only when it fires, not with each frame.
+    fn silent(&mut self, cx: &mut Context<'_>) -> bool {
+        let idle = self.idle;
+        loop {
+            let deadline = self.last_byte + idle;
+            let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+            if timer.as_mut().poll(cx).is_pending() {
+                return false;
+            }
+            if Instant::now() >= deadline {
+                return true;
+            }
+            timer.as_mut().reset(deadline);
+        }
+    }
+}
+
+impl Body for Relay {
+    type Data = Bytes;
+    type Error = RelayError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
+        let this = &mut *self;
+        loop {
+            let Some(incoming) = &mut this.incoming else { return Poll::Ready(None) };
+            match Pin::new(&mut *incoming).poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => {
+                    let ended = incoming.is_end_stream();
+                    this.last_byte = Instant::now();
+                    // Trailers are dropped: the client's side was not promised any.
+                    let data = frame.into_data().ok();
+                    if let Some(data) = &data {
+                        this.observe(data);
+                    }
+                    if ended {
+                        this.finish();
+                    }
+                    if let Some(data) = data {
+                        return Poll::Ready(Some(Ok(Frame::data(data))));
+                    }
+                }
+                Poll::Ready(None) => {
+                    this.finish();
+                    return Poll::Ready(None);
+                }
+                Poll::Ready(Some(Err(error))) => {
+                    let message = format!("replica {} broke off its answer: {error}", this.replica.id());
+                    return this.broken(Cause::AnswerCut, &message);
+                }
+                Poll::Pending => {
+                    if !this.silent(cx) {
+                        return Poll::Pending;
+                    }
+                    let wait = humantime::format_duration(this.idle);
+                    let message = format!("replica {} sent nothing for {wait} (timeouts.idle)", this.replica.id());
+                    return this.broken(Cause::IdleTimeout, &message);
+                }
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.incoming.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.incoming {
+            // A stream's length is not promised on, so that an error event always fits its framing.
+            Some(incoming) if self.stream.is_none() => incoming.size_hint(),
+            Some(_) => SizeHint::default(),
+            None => SizeHint::with_exact(0),
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! One request, phase by phase: head → read → admit → key → decide → connect → send → first byte → relay.
+//!
+//! Each step either goes on or ends in a [`Problem`]; problems become answers in one place.
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response, header, request};
+use hyper::body::Incoming;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::answer::{self, AnswerBody, Never, Problem, X_REQUEST_ID};
+use super::body;
+use super::exchange::Exchange;
+use super::forward::{self, Answered, Outgoing};
+use super::head;
+use super::models;
+use super::relay::{self, Relay};
+use super::server::Busy;
+use super::{Proxy, stored::Place};
+use crate::api::{self, Body, Cause, Endpoint, Family, Hints, ModelName, Phase, Route, Source};
+use crate::config::{Policy, RequestEncoding};
+use crate::fleet::{Fleet, Pool};
+use crate::routing::{self, SessionKey};
+
+/// What a request comes to.
+enum Reply {
+    /// An engine's answer.
+    Engine { answered: Box<Answered>, pool: Arc<Pool>, stores: bool },
+    /// The router's own.
+    Own(Response<Bytes>),
+}
+
+/// A request that knows its pool.
+struct Admitted {
+    pool: Arc<Pool>,
+    body: Bytes,
+    decoded: bool,
+    session: Option<(SessionKey, Source)>,
+    pinned: Option<Arc<str>>,
+    sequences: u32,
+}
+
+/// Answers one request; every failure is an answer.
+pub async fn handle(
+    proxy: Arc<Proxy>,
+    busy: Busy,
+    client: SocketAddr,
+    request: Request<Incoming>,
+) -> Result<Response<AnswerBody>, Never> {
+    let (head, incoming) = request.into_parts();
+    let request_id = head::request_id(&head.headers);
+    let mut exchange = Exchange::begin(proxy, request_id.clone(), client, head.method.clone());
+    let path = head.uri.path().to_owned();
+    let route = api::find(&head.method, &path);
+    let family = family_of(&route, &head.headers);
+    let allow = if let Route::WrongMethod(methods) = route { Some(methods) } else { None };
+
+    let reply = way(&mut exchange, route, head, incoming, client).await;
+    let mut response = match reply {
+        Ok(Reply::Engine { answered, pool, stores }) => {
+            return Ok(relayed(exchange, *answered, pool, family, stores, busy));
+        }
+        Ok(Reply::Own(response)) => {
+            exchange.served(response.status(), response.body().len());
+            response
+        }
+        Err(problem) => {
+            exchange.rejected(&problem);
+            answer::problem(family, &problem, allow)
+        }
+    };
+    if let Ok(request_id) = request_id.parse() {
+        response.headers_mut().insert(X_REQUEST_ID, request_id);
+    }
+    Ok(response.map(|body| AnswerBody::own(body, busy)))
+}
+
+fn family_of(route: &Route<'_>, headers: &HeaderMap) -> Family {
+    match route {
+        Route::Endpoint(endpoint) | Route::Stored(endpoint, _) => endpoint.family,
+        // Anthropic's clients send this header with everything, also to paths we don't serve.
+        _ if headers.contains_key("anthropic-version") => Family::Anthropic,
+        _ => Family::OpenAi,
+    }
+}
+
+async fn way(
+    exchange: &mut Exchange,
+    route: Route<'_>,
+    head: request::Parts,
+    incoming: Incoming,
+    client: SocketAddr,
+) -> Result<Reply, Problem> {
+    let proxy = exchange.proxy().clone();
+    head::check(&head, &proxy.config.limits)?;
+    let mut named_pool = None;
+    let (endpoint, stored_id) = match route {
+        Route::Endpoint(endpoint) => (endpoint, None),
+        Route::Stored(endpoint, id) => (endpoint, Some(id)),
+        Route::Models => {
+            exchange.on_path("/v1/models");
+            let authorization = head.headers.get(header::AUTHORIZATION);
+            let list = models::as_list(models::list(&proxy.fleet, authorization).await);
+            return Ok(Reply::Own(answer::json(http::StatusCode::OK, list.to_string().into())));
+        }
+        Route::Model(name) => {
+            exchange.on_path("/v1/models/{id}");
+            let name = percent_decoded(name);
+            let entries = models::list(&proxy.fleet, head.headers.get(header::AUTHORIZATION)).await;
+            let entry = entries.iter().find(|entry| models::name(entry) == Some(&*name));
+            let entry = entry.ok_or_else(|| model_not_found(&proxy.fleet, &name))?;
+            return Ok(Reply::Own(answer::json(http::StatusCode::OK, entry.to_string().into())));
+        }
+        Route::WrongMethod(methods) => {
+            let message = format!("{} is not allowed here; use {methods}", head.method);
+            return Err(Problem::new(Cause::MethodNotAllowed, Phase::Head, message));
+        }
+        Route::Unknown => {
+            let path = head.uri.path();
+            named_pool =
+                proxy.fleet.pools().iter().find(|pool| pool.settings().paths.iter().any(|each| &**each == path));
+            if named_pool.is_none() {
+                let message = "nothing is served on this path; a pool's `paths` can allow further ones";
+                return Err(Problem::new(Cause::PathNotFound, Phase::Head, message));
+            }
+            (Route::allowed(), None)
+        }
+    };
+    exchange.on_path(endpoint.path);
+
+    exchange.enter(Phase::Read);
+    let received = body::read(incoming, &proxy.config.limits, proxy.config.timeouts.body).await?;
+    exchange.received(received.len());
+
+    exchange.enter(Phase::Admit);
+    let admitted = match (stored_id, named_pool) {
+        (Some(id), _) => return stored_response(exchange, endpoint, id, head, received, client).await,
+        (None, Some(pool)) => Admitted::opaque(pool.clone(), received),
+        (None, None) => admit(&proxy, endpoint, &head.headers, received).await?,
+    };
+    send(exchange, endpoint, head, admitted, client).await
+}
+
+impl Admitted {
+    fn opaque(pool: Arc<Pool>, body: Bytes) -> Self {
+        Self { pool, body, decoded: false, session: None, pinned: None, sequences: 1 }
+    }
+}
+
+/// Which pool, which session: reads of the body what these questions need, and nothing when the head answers them.
+async fn admit(proxy: &Proxy, endpoint: &Endpoint, headers: &HeaderMap, received: Bytes) -> Result<Admitted, Problem> {
+    let fleet = &proxy.fleet;
+    let only = fleet.only_pool();
+    let keyed = |pool: &Pool| matches!(pool.settings().policy, Policy::SessionSticky(_)) && !endpoint.load_only;
+    let from_head = |pool: &Pool| {
+        let session = &pool.settings().session;
+        api::key_from_head(session, api::scope(session, headers), headers)
+    };
+    let coding = match only {
+        Some(pool) if pool.settings().request_encoding == RequestEncoding::Pass => None,
+        _ => body::coding(headers)?,
+    };
+    let passes_encoded = coding.is_none() && headers.contains_key(header::CONTENT_ENCODING) && only.is_some();
+
+    // One pool for any model, and a key in the head (or none wanted): the body is nobody's business.
+    if let Some(pool) = only
+        && (passes_encoded || pool.any_model() && coding.is_none())
+    {
+        let session = if keyed(pool) { from_head(pool) } else { None };
+        if passes_encoded || !keyed(pool) || session.is_some() && endpoint.family != Family::Responses {
+            return Ok(Admitted { session, ..Admitted::opaque(pool.clone(), received) });
+        }
+    }
+
+    let plain = match coding {
+        Some(coding) => body::decode(received.clone(), coding, &proxy.config.limits).await?,
+        None => received.clone(),
+    };
+    let boundary = if endpoint.body == Body::Form { api::boundary(headers) } else { None };
+    let hints = match (endpoint.body, &boundary) {
+        (Body::Form, Some(boundary)) => match api::read_form(&plain, boundary).await {
+            Ok(model) => Ok(Hints { model, sequences: 1, ..Hints::default() }),
+            Err(error) => Err(format!("the form can't be read: {error}")),
+        },
+        (Body::Form, None) => Err("the body must be multipart/form-data with a boundary".to_owned()),
+        _ => api::read(&plain).map_err(|error| format!("the body is not a JSON object: {error}")),
+    };
+    let unread = hints.as_ref().err().cloned();
+    let hints = hints.unwrap_or_else(|_| Hints { sequences: 1, ..Hints::default() });
+    let pool = pool_for(proxy, hints.model.as_ref(), unread)?;
+
+    let settings = pool.settings();
+    let session = if keyed(pool) {
+        api::key_from_body(&settings.session, api::scope(&settings.session, headers), headers, &plain, &hints)
+    } else {
+        None
+    };
+    let previous = hints.previous_response_id.as_deref().and_then(|id| proxy.stored.find(id));
+    let pinned = previous.filter(|place| place.pool == *pool.name()).map(|place| place.replica);
+
+    let pass = settings.request_encoding == RequestEncoding::Pass;
+    let decoded = coding.is_some() && !pass;
+    let mut body = if pass { received } else { plain.clone() };
+    if let (Some(asked), Some(model)) = (&hints.model, pool.model())
+        && asked.name != **model
+    {
+        if coding.is_some() && pass {
+            let message = "an alias can't be replaced in a compressed body that is passed on (request_encoding: pass)";
+            return Err(Problem::new(Cause::UnsupportedEncoding, Phase::Admit, message));
+        }
+        if asked.range.is_empty() {
+            let message = format!("the alias can't be replaced in this form: send the model as `{model}`");
+            return Err(Problem::new(Cause::BadBody, Phase::Admit, message));
+        }
+        body = match endpoint.body {
+            Body::Json => api::replace_model(&plain, &asked.range, model),
+            _ => api::replace_field(&plain, &asked.range, model),
+        };
+    }
+    Ok(Admitted { pool: pool.clone(), body, decoded, session, pinned, sequences: hints.sequences })
+}
+
+/// The pool that serves the model. With one pool only, a body that names none, or can't be read, goes there: the engine
+/// judges it.
+fn pool_for<'a>(
+    proxy: &'a Proxy,
+    model: Option<&ModelName<'_>>,
+    unread: Option<String>,
+) -> Result<&'a Arc<Pool>, Problem> {
+    let fleet = &proxy.fleet;
+    if let Some(pool) = fleet.only_pool() {
+        if let Some(cause) = unread {
+            proxy.metrics.unparsed.with_label_values(&[pool.name(), "unreadable"]).inc();
+            tracing::debug!(pool = %pool.name(), cause, "a body passes unparsed");
+            return Ok(pool);
+        }
+        if pool.any_model() || model.is_none() {
+            return Ok(pool);
+        }
+    }
+    match (model, unread) {
+        (Some(model), _) => fleet.pool_of(&model.name).ok_or_else(|| model_not_found(fleet, &model.name)),
+        (None, Some(cause)) => Err(Problem::new(Cause::BadBody, Phase::Admit, cause)),
+        (None, None) => {
+            let message = format!("`model` is required: this router serves several; {}", served(fleet));
+            Err(Problem::new(Cause::ModelRequired, Phase::Admit, message))
+        }
+    }
+}
+
+fn served(fleet: &Fleet) -> String {
+    let names: Vec<String> =
+        fleet.pools().iter().filter_map(|pool| pool.model()).map(|model| format!("`{model}`")).collect();
+    format!("it is one of {}", names.join(", "))
+}
+
+fn model_not_found(fleet: &Fleet, name: &str) -> Problem {
+    let shown: String = name.chars().take(100).collect();
+    let message = format!("the model `{shown}` does not exist here; {}", served(fleet));
+    Problem::new(Cause::ModelNotFound, Phase::Admit, message)
+}
+
+/// Decides, sends, and waits for the answer's head.
+async fn send(
+    exchange: &mut Exchange,
+    endpoint: &'static Endpoint,
+    head: request::Parts,
+    admitted: Admitted,
+    client: SocketAddr,
+) -> Result<Reply, Problem> {
+    let Admitted { pool, body, decoded, session, pinned, sequences } = admitted;
+    exchange.in_pool(&pool);
+    if matches!(pool.settings().policy, Policy::SessionSticky(_)) && !endpoint.load_only {
+        let source = match (&session, &pinned) {
+            (Some((_, source)), _) => *source,
+            (None, Some(_)) => Source::PreviousResponse,
+            (None, None) => Source::None,
+        };
+        exchange.keyed(source);
+        exchange.proxy().metrics.session_keys.with_label_values(&[pool.name(), source.as_str()]).inc();
+    }
+    let hashed = match &pool.settings().policy {
+        Policy::HeaderHash { header, .. } => head.headers.get(header).map(|value| xxh3_64(value.as_bytes())),
+        _ => None,
+    };
+    let mut headers = head::to_replica(head.headers, client, exchange.request_id());
+    if decoded {
+        headers.remove(header::CONTENT_ENCODING);
+    }
+    let outgoing = Outgoing { method: head.method, target: head.uri, headers, body, seek: false };
+    let request = routing::Request {
+        session: session.map(|(key, _)| key),
+        header: hashed,
+        sequences,
+        load_only: endpoint.load_only,
+        pinned: pinned.as_deref(),
+        ..Default::default()
+    };
+    let answered = forward::forward(exchange, &pool, &outgoing, request).await?;
+    let stores = endpoint.family == Family::Responses;
+    Ok(Reply::Engine { answered: Box::new(answered), pool, stores })
+}
+
+/// A stored response: where it is known to be, or wherever it is found.
+async fn stored_response(
+    exchange: &mut Exchange,
+    endpoint: &'static Endpoint,
+    id: &str,
+    head: request::Parts,
+    body: Bytes,
+    client: SocketAddr,
+) -> Result<Reply, Problem> {
+    let proxy = exchange.proxy().clone();
+    let place: Option<Place> = proxy.stored.find(id);
+    let headers = head::to_replica(head.headers, client, exchange.request_id());
+    let outgoing = Outgoing { method: head.method, target: head.uri, headers, body, seek: true };
+    let request = routing::Request {
+        sequences: 1,
+        load_only: endpoint.load_only,
+        pinned: place.as_ref().map(|place| &*place.replica),
+        ..Default::default()
+    };
+    // The pool it is known in first, then the others.
+    let known = |pool: &&Arc<Pool>| place.as_ref().is_some_and(|place| place.pool == *pool.name());
+    let pools = proxy.fleet.pools();
+    let mut last = Err(Problem::new(Cause::NoReplicaReady, Phase::Decide, "no replica is ready; try again later"));
+    for pool in pools.iter().filter(known).chain(pools.iter().filter(|pool| !known(pool))) {
+        exchange.in_pool(pool);
+        match forward::forward(exchange, pool, &outgoing, request.clone()).await {
+            Ok(answered) => {
+                let found = answered.response.status() != http::StatusCode::NOT_FOUND;
+                last = Ok(Reply::Engine { answered: Box::new(answered), pool: pool.clone(), stores: false });
+                if found {
+                    break;
+                }
+            }
+            Err(problem) if last.is_err() => last = Err(problem),
+            Err(_) => {}
+        }
+    }
+    last
+}
+
+fn relayed(
+    mut exchange: Exchange,
+    answered: Answered,
+    pool: Arc<Pool>,
+    family: Family,
+    stores: bool,
+    busy: Busy,
+) -> Response<AnswerBody> {
+    let Answered { response, connection, replica, on_success } = answered;
+    let (mut head, incoming) = response.into_parts();
+    let stream = head::is_event_stream(&head.headers);
+    exchange.answered(head.status, stream);
+    head::to_client(&mut head.headers, exchange.request_id());
+    head.version = http::Version::HTTP_11;
+    let idle = exchange.proxy().config.timeouts.idle;
+    let stores = stores && head.status.is_success();
+    let relay = Relay::new(relay::Parts {
+        incoming,
+        connection,
+        exchange,
+        pool,
+        replica,
+        family,
+        stream,
+        stores,
+        on_success,
+        idle,
+    });
+    Response::from_parts(head, AnswerBody::relay(relay, busy))
+}
+
+/// `%2F` and the like in a model's name.
+fn percent_decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        let escaped = match (first, tail) {
+            (b'%', [high, low, ..]) => {
+                let digit = |byte: &u8| (*byte as char).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+                digit(high).zip(digit(low)).map(|(high, low)| high << 4 | low)
+            }
+            _ => None,
+        };
+        bytes.push(escaped.unwrap_or(*first));
+        rest = tail.get(if escaped.is_some() { 2 } else { 0 }..).unwrap_or_default();
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}

@@ -1,0 +1,100 @@
+//! The policies: each chooses a row of the candidates' table and changes nothing.
+//!
+//! What a choice changes (a reservation, the turn of round robin, a placement) is booked by the router, in one place,
+//! once it holds. Randomness is the router's seeded generator.
+mod header_hash;
+mod least_load;
+mod power_of_two;
+mod random;
+mod round_robin;
+mod session_sticky;
+
+pub(super) use round_robin::RoundRobin;
+pub(super) use session_sticky::Standing;
+
+use super::candidates::Candidates;
+use super::rendezvous;
+use super::{Reason, Request, SessionKey};
+use crate::config::{self, Affinity, LoadPolicy};
+
+/// A pool's policy.
+#[derive(Debug)]
+pub(super) enum Policy {
+    /// By load alone.
+    Load(LoadPolicy),
+    /// By the session's binding, then by its key's hash.
+    SessionSticky(Affinity),
+    /// By one header's hash.
+    HeaderHash(Affinity),
+}
+
+/// What a policy chose.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Choice {
+    /// Row of the table.
+    pub row: usize,
+    /// Why.
+    pub reason: Reason,
+    /// The load policy that chose, if one did.
+    pub by: Option<LoadPolicy>,
+}
+
+/// What policies may draw on besides the table.
+pub(super) struct Aids<'a> {
+    /// Whose turn it is.
+    pub turns: &'a RoundRobin,
+    /// Draws.
+    pub rng: &'a mut fastrand::Rng,
+}
+
+impl Policy {
+    pub fn new(policy: &config::Policy) -> Self {
+        match policy {
+            config::Policy::RoundRobin => Self::Load(LoadPolicy::RoundRobin),
+            config::Policy::Random => Self::Load(LoadPolicy::Random),
+            config::Policy::LeastLoad => Self::Load(LoadPolicy::LeastLoad),
+            config::Policy::PowerOfTwo => Self::Load(LoadPolicy::PowerOfTwo),
+            config::Policy::SessionSticky(affinity) => Self::SessionSticky(affinity.clone()),
+            config::Policy::HeaderHash { affinity, .. } => Self::HeaderHash(affinity.clone()),
+        }
+    }
+
+    /// The session whose binding this policy reads and writes for the request, if it does.
+    pub fn session(&self, request: &Request<'_>) -> Option<SessionKey> {
+        match self {
+            Self::SessionSticky(_) if !request.load_only => request.session,
+            _ => None,
+        }
+    }
+
+    /// Chooses a candidate; `None` when there is none.
+    pub fn choose(&self, request: &Request<'_>, table: &Candidates, aids: &mut Aids<'_>) -> Option<Choice> {
+        match self {
+            Self::Load(policy) => by_load(*policy, table, aids),
+            Self::SessionSticky(affinity) | Self::HeaderHash(affinity) if request.load_only => {
+                by_load(affinity.fallback, table, aids)
+            }
+            Self::SessionSticky(affinity) => by_key(session_sticky::key(request), affinity, table, aids),
+            Self::HeaderHash(affinity) => by_key(header_hash::key(request), affinity, table, aids),
+        }
+    }
+}
+
+fn by_load(policy: LoadPolicy, table: &Candidates, aids: &mut Aids<'_>) -> Option<Choice> {
+    let (row, reason) = match policy {
+        LoadPolicy::RoundRobin => (aids.turns.choose(table)?, Reason::RoundRobin),
+        LoadPolicy::Random => (random::choose(table, aids.rng)?, Reason::Random),
+        LoadPolicy::LeastLoad => (least_load::choose(table)?, Reason::LeastLoad),
+        LoadPolicy::PowerOfTwo => (power_of_two::choose(table, aids.rng)?, Reason::PowerOfTwo),
+    };
+    Some(Choice { row, reason, by: Some(policy) })
+}
+
+fn by_key(key: Option<u128>, affinity: &Affinity, table: &Candidates, aids: &mut Aids<'_>) -> Option<Choice> {
+    let Some(key) = key else {
+        return by_load(affinity.fallback, table, aids).map(|choice| Choice { reason: Reason::NoKey, ..choice });
+    };
+    let (row, overflow) = rendezvous::choose(key, table, affinity)?;
+    let reason = if overflow { Reason::HashOverflow } else { Reason::Hashed };
+    Some(Choice { row, reason, by: None })
+}

@@ -1,0 +1,1 @@
+//! Tests over sockets, in process.
