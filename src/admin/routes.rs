@@ -55,7 +55,8 @@ fn same(expected: &[u8], given: &[u8]) -> bool {
 
 async fn ready(State(proxy): State<Arc<Proxy>>) -> Response {
     let pools: Vec<Value> = proxy
-        .fleet()
+        .snapshot()
+        .fleet
         .pools()
         .iter()
         .map(|pool| {
@@ -81,11 +82,12 @@ async fn metrics(State(proxy): State<Arc<Proxy>>) -> Response {
 }
 
 async fn effective_config(State(proxy): State<Arc<Proxy>>) -> Json<Value> {
-    Json(proxy.config().effective())
+    Json(proxy.snapshot().config.effective())
 }
 
 async fn replicas(State(proxy): State<Arc<Proxy>>) -> Json<Value> {
-    let fleet = proxy.fleet();
+    let snapshot = proxy.snapshot();
+    let fleet = &snapshot.fleet;
     let list: Vec<Value> = fleet
         .replicas()
         .iter()

@@ -47,12 +47,13 @@ struct Fields<'a> {
 
 #[derive(serde::Deserialize)]
 #[serde(field_identifier, rename_all = "snake_case")]
-enum Key {
+enum Field {
     Model,
     N,
     BestOf,
     Prompt,
-    PromptCacheKey,
+    #[serde(rename = "prompt_cache_key")]
+    CacheKey,
     PreviousResponseId,
     Metadata,
     #[serde(other)]
@@ -72,14 +73,14 @@ impl<'de> Visitor<'de> for FieldsVisitor {
         let mut fields = Fields::default();
         while let Some(key) = map.next_key()? {
             let slot = match key {
-                Key::Model => &mut fields.model,
-                Key::N => &mut fields.n,
-                Key::BestOf => &mut fields.best_of,
-                Key::Prompt => &mut fields.prompt,
-                Key::PromptCacheKey => &mut fields.prompt_cache_key,
-                Key::PreviousResponseId => &mut fields.previous_response_id,
-                Key::Metadata => &mut fields.metadata,
-                Key::Other => {
+                Field::Model => &mut fields.model,
+                Field::N => &mut fields.n,
+                Field::BestOf => &mut fields.best_of,
+                Field::Prompt => &mut fields.prompt,
+                Field::CacheKey => &mut fields.prompt_cache_key,
+                Field::PreviousResponseId => &mut fields.previous_response_id,
+                Field::Metadata => &mut fields.metadata,
+                Field::Other => {
                     map.next_value::<IgnoredAny>()?;
                     continue;
                 }

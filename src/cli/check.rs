@@ -26,14 +26,8 @@ pub struct Args {
 /// Runs it.
 pub fn run(args: Args) -> ExitCode {
     match config::load(&args.file, &|name| std::env::var(name).ok()) {
-        Ok(config) if args.print_effective => {
-            print!("{}", config.effective_yaml());
-            ExitCode::SUCCESS
-        }
-        Ok(config) => {
-            println!("{}: {}", args.file.display(), summary(&config));
-            ExitCode::SUCCESS
-        }
+        Ok(config) if args.print_effective => super::print(&config.effective_yaml()),
+        Ok(config) => super::print(&format!("{}: {}\n", args.file.display(), summary(&config))),
         Err(errors) => {
             let plural = if errors.len() == 1 { "error" } else { "errors" };
             eprintln!("{errors}\n{}: {} {plural}", args.file.display(), errors.len());

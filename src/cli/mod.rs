@@ -5,6 +5,7 @@ pub mod mock;
 pub mod schema;
 pub mod serve;
 
+use std::io::{ErrorKind, Write as _};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -34,5 +35,16 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Schema(args) => schema::run(args),
         Command::Mock(args) => mock::run(args),
         Command::Demo(args) => demo::run(args),
+    }
+}
+
+/// Writes `text` to standard output. A reader that has seen enough (`| head`) is no failure.
+fn print(text: &str) -> ExitCode {
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => {
+            eprintln!("standard output: {e}");
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::SUCCESS,
     }
 }

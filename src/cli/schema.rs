@@ -17,10 +17,5 @@ pub struct Args {
 
 /// Runs it.
 pub fn run(args: Args) -> ExitCode {
-    if args.markdown {
-        print!("{}", config::markdown());
-    } else {
-        println!("{:#}", config::schema());
-    }
-    ExitCode::SUCCESS
+    super::print(&if args.markdown { config::markdown() } else { format!("{:#}\n", config::schema()) })
 }

@@ -93,7 +93,7 @@ async fn serve(config: Config) -> std::io::Result<()> {
         tracing::warn!(%error, "the limit of open files stays as it is");
     }
     let proxy = Proxy::new(config, Some(Box::new(std::io::stdout())))?;
-    let admin = match &proxy.config().admin {
+    let admin = match &proxy.snapshot().config.admin {
         Some(settings) => Some(admin::start(settings, proxy.clone())?),
         None => None,
     };
@@ -109,7 +109,7 @@ async fn serve(config: Config) -> std::io::Result<()> {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-    let limit = proxy.config().timeouts.drain;
+    let limit = proxy.snapshot().config.timeouts.drain;
     tracing::info!(limit = %humantime::format_duration(limit), "draining: open requests may end, no new ones are taken");
     proxy.drain();
     tokio::select! {
@@ -122,12 +122,12 @@ async fn serve(config: Config) -> std::io::Result<()> {
 }
 
 fn announce(proxy: &Arc<Proxy>, running: &Running) {
-    let config = proxy.config();
-    for pool in proxy.fleet().pools() {
+    let snapshot = proxy.snapshot();
+    for pool in snapshot.fleet.pools() {
         let replicas: Vec<&str> = pool.replicas().iter().map(|replica| &**replica.id()).collect();
-        tracing::info!(pool = %pool.name(), replicas = replicas.join(","), policy = ?pool.settings().policy, "serving");
+        tracing::info!(pool = %pool.name(), replicas = replicas.join(","), policy = pool.settings().policy.as_str(), "serving");
     }
-    let timeouts = &config.timeouts;
+    let timeouts = &snapshot.config.timeouts;
     let off = |timer: Option<Duration>| timer.map_or("none".to_owned(), |t| humantime::format_duration(t).to_string());
     tracing::info!(
         connect = %humantime::format_duration(timeouts.connect),

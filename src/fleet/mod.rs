@@ -9,7 +9,6 @@ mod replica;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
 
 pub use connections::{ConnectError, Connection, Connections, SendFailure};
 pub use health::watch;
@@ -17,7 +16,6 @@ pub use pool::Pool;
 pub use replica::Replica;
 
 use crate::config::{Config, Models};
-use crate::routing::Tick;
 use crate::telemetry::Metrics;
 
 /// Every pool and replica of one configuration.
@@ -26,7 +24,6 @@ pub struct Fleet {
     pools: Vec<Arc<Pool>>,
     replicas: Vec<Arc<Replica>>,
     by_model: HashMap<Arc<str>, usize>,
-    origin: Instant,
 }
 
 impl Fleet {
@@ -52,7 +49,7 @@ impl Fleet {
             }
             pools.push(Arc::new(Pool::new(settings.clone(), members, metrics)));
         }
-        Self { pools, replicas, by_model, origin: Instant::now() }
+        Self { pools, replicas, by_model }
     }
 
     /// All pools, in the configuration's order.
@@ -76,11 +73,6 @@ impl Fleet {
             [pool] => Some(pool),
             _ => None,
         }
-    }
-
-    /// The routing core's clock.
-    pub fn now(&self) -> Tick {
-        Tick(u64::try_from(self.origin.elapsed().as_micros()).unwrap_or(u64::MAX))
     }
 
     /// Whether any replica has answered a probe and may take requests.

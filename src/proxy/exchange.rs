@@ -9,8 +9,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use http::{Method, StatusCode};
 
-use super::Proxy;
 use super::answer::Problem;
+use super::{Proxy, Snapshot};
 use crate::api::{Cause, Phase, Source};
 use crate::fleet::{Pool, Replica};
 use crate::routing::{Reason, Reservation};
@@ -62,6 +62,7 @@ impl Outcome {
 #[derive(Debug)]
 pub struct Exchange {
     proxy: Arc<Proxy>,
+    snapshot: Arc<Snapshot>,
     started: Instant,
     phase: Phase,
     phase_started: Instant,
@@ -89,6 +90,7 @@ impl Exchange {
     pub fn begin(proxy: Arc<Proxy>, request_id: Arc<str>, client: SocketAddr, method: Method) -> Self {
         let now = Instant::now();
         Self {
+            snapshot: proxy.snapshot(),
             proxy,
             started: now,
             phase: Phase::Head,
@@ -118,14 +120,14 @@ impl Exchange {
         &self.proxy
     }
 
+    /// Configuration and fleet as they stood when it arrived; a reload does not change them under it.
+    pub fn snapshot(&self) -> &Arc<Snapshot> {
+        &self.snapshot
+    }
+
     /// The id it goes by.
     pub fn request_id(&self) -> &Arc<str> {
         &self.request_id
-    }
-
-    /// The present phase.
-    pub fn phase(&self) -> Phase {
-        self.phase
     }
 
     /// Enters a phase; the time spent in the one before is recorded, once the pool is known.

@@ -64,7 +64,7 @@ pub async fn forward(
     let mut elsewhere: Option<Answered> = None;
     loop {
         exchange.enter(Phase::Decide);
-        let now = exchange.proxy().fleet().now();
+        let now = exchange.proxy().now();
         let plan = match pool.decide(&routing::Request { tried: &tried, ..request.clone() }, now) {
             Ok(plan) => plan,
             Err(refusal) => {
@@ -76,7 +76,7 @@ pub async fn forward(
             return Err(Problem::new(Cause::Internal, Phase::Decide, message));
         };
         exchange.attempt(&replica, plan.reason, plan.leg.reservation);
-        let first_byte = exchange.proxy().config().timeouts.first_byte;
+        let first_byte = exchange.snapshot().config.timeouts.first_byte;
         match attempt(exchange, pool, &replica, outgoing, first_byte).await {
             Ok((response, connection)) => {
                 let success = response.status().is_success();

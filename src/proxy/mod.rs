@@ -17,21 +17,33 @@ mod stored;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
+use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
 use crate::config::{Config, LogFormat};
 use crate::fleet::{self, Fleet};
+use crate::routing::Tick;
 use crate::telemetry::{AccessLog, Metrics};
 
 use server::Listener;
 use stored::StoredResponses;
 
-/// A running router: its configuration, its fleet, and what it has learned.
+/// What is in force at one moment: a configuration, and the fleet it describes.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// The configuration.
+    pub config: Arc<Config>,
+    /// Pools and replicas.
+    pub fleet: Fleet,
+}
+
+/// A running router: what is in force, and what it has learned.
 #[derive(Debug)]
 pub struct Proxy {
-    config: Arc<Config>,
-    fleet: Fleet,
+    snapshot: ArcSwap<Snapshot>,
+    started: Instant,
     metrics: Arc<Metrics>,
     access_log: AccessLog,
     stored: StoredResponses,
@@ -51,23 +63,26 @@ impl Proxy {
             None => AccessLog::off(),
         };
         Ok(Arc::new(Self {
-            fleet: Fleet::new(&config, &metrics),
             stored: StoredResponses::new(config.limits.stored_responses),
-            config: Arc::new(config),
+            snapshot: ArcSwap::from_pointee(Snapshot {
+                fleet: Fleet::new(&config, &metrics),
+                config: Arc::new(config),
+            }),
+            started: Instant::now(),
             metrics,
             access_log,
             draining: watch::Sender::new(false),
         }))
     }
 
-    /// The configuration in force.
-    pub fn config(&self) -> &Arc<Config> {
-        &self.config
+    /// What is in force now.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.snapshot.load_full()
     }
 
-    /// Pools and replicas.
-    pub fn fleet(&self) -> &Fleet {
-        &self.fleet
+    /// The routing core's clock.
+    pub fn now(&self) -> Tick {
+        Tick(u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX))
     }
 
     /// Metric families, with the gauges that are read off at scrape time brought up to date.
@@ -75,13 +90,14 @@ impl Proxy {
     /// # Errors
     /// When the text can't be encoded.
     pub fn render_metrics(&self) -> Result<String, prometheus::Error> {
-        for replica in self.fleet.replicas() {
+        let fleet = &self.snapshot().fleet;
+        for replica in fleet.replicas() {
             let load = replica.load();
             let state = replica.state().as_str();
             let idle = replica.connections().idle();
             self.metrics.set_replica(replica.id(), load.requests(), load.sequences(), state, idle);
         }
-        for pool in self.fleet.pools() {
+        for pool in fleet.pools() {
             self.metrics.set_bindings(pool.name(), pool.bindings());
         }
         self.metrics.set_stored(self.stored.len());
@@ -90,7 +106,7 @@ impl Proxy {
 
     /// Whether it takes requests: some replica has answered a probe, and it isn't shutting down.
     pub fn ready(&self) -> bool {
-        !self.draining() && self.fleet.ready()
+        !self.draining() && self.snapshot().fleet.ready()
     }
 
     /// Whether it is shutting down.
@@ -138,13 +154,14 @@ impl Drop for Running {
 /// When an address can't be bound; the message names it.
 pub fn start(proxy: Arc<Proxy>) -> io::Result<Running> {
     let mut bound = Vec::new();
-    for address in &proxy.config.listen {
+    let snapshot = proxy.snapshot();
+    for address in &snapshot.config.listen {
         let listener = Listener::bind(*address)
             .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))?;
         bound.push(listener);
     }
     let addresses = bound.iter().map(Listener::address).collect();
     let listeners = bound.into_iter().map(|listener| tokio::spawn(listener.serve(proxy.clone()))).collect();
-    let probes = proxy.fleet.replicas().iter().map(|replica| tokio::spawn(fleet::watch(replica.clone()))).collect();
+    let probes = snapshot.fleet.replicas().iter().map(|replica| tokio::spawn(fleet::watch(replica.clone()))).collect();
     Ok(Running { proxy, addresses, listeners, probes })
 }

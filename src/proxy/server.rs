@@ -57,7 +57,7 @@ impl Listener {
 
     /// Accepts and serves until the proxy drains and every connection has ended.
     pub async fn serve(self, proxy: Arc<Proxy>) {
-        let places = Arc::new(Semaphore::new(proxy.config.limits.connections));
+        let places = Arc::new(Semaphore::new(proxy.snapshot().config.limits.connections));
         let mut draining = proxy.draining.subscribe();
         let mut connections = JoinSet::new();
         loop {
@@ -200,8 +200,8 @@ enum End {
 }
 
 async fn serve_connection(proxy: &Arc<Proxy>, stream: TcpStream, client: SocketAddr) {
-    let timeouts = &proxy.config.timeouts;
-    let limits = &proxy.config.limits;
+    let config = proxy.snapshot().config.clone();
+    let (timeouts, limits) = (&config.timeouts, &config.limits);
     let _ = stream.set_nodelay(true);
     // A client that takes none of its answer is ended by the kernel: hyper can't see it while its buffer is full.
     let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(timeouts.idle));

@@ -17,7 +17,7 @@ use super::head;
 use super::models;
 use super::relay::{self, Relay};
 use super::server::Busy;
-use super::{Proxy, stored::Place};
+use super::{Proxy, Snapshot, stored::Place};
 use crate::api::{self, Body, Cause, Endpoint, Family, Hints, ModelName, Phase, Route, Source};
 use crate::config::{Policy, RequestEncoding};
 use crate::fleet::{Fleet, Pool};
@@ -92,8 +92,9 @@ async fn way(
     incoming: Incoming,
     client: SocketAddr,
 ) -> Result<Reply, Problem> {
-    let proxy = exchange.proxy().clone();
-    head::check(&head, &proxy.config.limits)?;
+    let snapshot = exchange.snapshot().clone();
+    let Snapshot { config, fleet } = &*snapshot;
+    head::check(&head, &config.limits)?;
     let mut named_pool = None;
     let (endpoint, stored_id) = match route {
         Route::Endpoint(endpoint) => (endpoint, None),
@@ -101,15 +102,15 @@ async fn way(
         Route::Models => {
             exchange.on_path("/v1/models");
             let authorization = head.headers.get(header::AUTHORIZATION);
-            let list = models::as_list(models::list(&proxy.fleet, authorization).await);
+            let list = models::as_list(models::list(fleet, authorization).await);
             return Ok(Reply::Own(answer::json(http::StatusCode::OK, list.to_string().into())));
         }
         Route::Model(name) => {
             exchange.on_path("/v1/models/{id}");
             let name = percent_decoded(name);
-            let entries = models::list(&proxy.fleet, head.headers.get(header::AUTHORIZATION)).await;
+            let entries = models::list(fleet, head.headers.get(header::AUTHORIZATION)).await;
             let entry = entries.iter().find(|entry| models::name(entry) == Some(&*name));
-            let entry = entry.ok_or_else(|| model_not_found(&proxy.fleet, &name))?;
+            let entry = entry.ok_or_else(|| model_not_found(fleet, &name))?;
             return Ok(Reply::Own(answer::json(http::StatusCode::OK, entry.to_string().into())));
         }
         Route::WrongMethod(methods) => {
@@ -118,8 +119,7 @@ async fn way(
         }
         Route::Unknown => {
             let path = head.uri.path();
-            named_pool =
-                proxy.fleet.pools().iter().find(|pool| pool.settings().paths.iter().any(|each| &**each == path));
+            named_pool = fleet.pools().iter().find(|pool| pool.settings().paths.iter().any(|each| &**each == path));
             if named_pool.is_none() {
                 let message = "nothing is served on this path; a pool's `paths` can allow further ones";
                 return Err(Problem::new(Cause::PathNotFound, Phase::Head, message));
@@ -130,14 +130,14 @@ async fn way(
     exchange.on_path(endpoint.path);
 
     exchange.enter(Phase::Read);
-    let received = body::read(incoming, &proxy.config.limits, proxy.config.timeouts.body).await?;
+    let received = body::read(incoming, &config.limits, config.timeouts.body).await?;
     exchange.received(received.len());
 
     exchange.enter(Phase::Admit);
     let admitted = match (stored_id, named_pool) {
         (Some(id), _) => return stored_response(exchange, endpoint, id, head, received, client).await,
         (None, Some(pool)) => Admitted::opaque(pool.clone(), received),
-        (None, None) => admit(&proxy, endpoint, &head.headers, received).await?,
+        (None, None) => admit(exchange.proxy(), &snapshot, endpoint, &head.headers, received).await?,
     };
     send(exchange, endpoint, head, admitted, client).await
 }
@@ -149,8 +149,14 @@ impl Admitted {
 }
 
 /// Which pool, which session: reads of the body what these questions need, and nothing when the head answers them.
-async fn admit(proxy: &Proxy, endpoint: &Endpoint, headers: &HeaderMap, received: Bytes) -> Result<Admitted, Problem> {
-    let fleet = &proxy.fleet;
+async fn admit(
+    proxy: &Proxy,
+    snapshot: &Snapshot,
+    endpoint: &Endpoint,
+    headers: &HeaderMap,
+    received: Bytes,
+) -> Result<Admitted, Problem> {
+    let fleet = &snapshot.fleet;
     let only = fleet.only_pool();
     let keyed = |pool: &Pool| matches!(pool.settings().policy, Policy::SessionSticky(_)) && !endpoint.load_only;
     let from_head = |pool: &Pool| {
@@ -174,7 +180,7 @@ async fn admit(proxy: &Proxy, endpoint: &Endpoint, headers: &HeaderMap, received
     }
 
     let plain = match coding {
-        Some(coding) => body::decode(received.clone(), coding, &proxy.config.limits).await?,
+        Some(coding) => body::decode(received.clone(), coding, &snapshot.config.limits).await?,
         None => received.clone(),
     };
     let boundary = if endpoint.body == Body::Form { api::boundary(headers) } else { None };
@@ -188,7 +194,7 @@ async fn admit(proxy: &Proxy, endpoint: &Endpoint, headers: &HeaderMap, received
     };
     let unread = hints.as_ref().err().cloned();
     let hints = hints.unwrap_or_else(|_| Hints { sequences: 1, ..Hints::default() });
-    let pool = pool_for(proxy, hints.model.as_ref(), unread)?;
+    let pool = pool_for(proxy, fleet, hints.model.as_ref(), unread)?;
 
     let settings = pool.settings();
     let session = if keyed(pool) {
@@ -224,11 +230,11 @@ async fn admit(proxy: &Proxy, endpoint: &Endpoint, headers: &HeaderMap, received
 /// The pool that serves the model. With one pool only, a body that names none, or can't be read, goes there: the engine
 /// judges it.
 fn pool_for<'a>(
-    proxy: &'a Proxy,
+    proxy: &Proxy,
+    fleet: &'a Fleet,
     model: Option<&ModelName<'_>>,
     unread: Option<String>,
 ) -> Result<&'a Arc<Pool>, Problem> {
-    let fleet = &proxy.fleet;
     if let Some(pool) = fleet.only_pool() {
         if let Some(cause) = unread {
             proxy.metrics.unparsed.with_label_values(&[pool.name(), "unreadable"]).inc();
@@ -311,8 +317,8 @@ async fn stored_response(
     body: Bytes,
     client: SocketAddr,
 ) -> Result<Reply, Problem> {
-    let proxy = exchange.proxy().clone();
-    let place: Option<Place> = proxy.stored.find(id);
+    let snapshot = exchange.snapshot().clone();
+    let place: Option<Place> = exchange.proxy().stored.find(id);
     let headers = head::to_replica(head.headers, client, exchange.request_id());
     let outgoing = Outgoing { method: head.method, target: head.uri, headers, body, seek: true };
     let request = routing::Request {
@@ -323,7 +329,7 @@ async fn stored_response(
     };
     // The pool it is known in first, then the others.
     let known = |pool: &&Arc<Pool>| place.as_ref().is_some_and(|place| place.pool == *pool.name());
-    let pools = proxy.fleet.pools();
+    let pools = snapshot.fleet.pools();
     let mut last = Err(Problem::new(Cause::NoReplicaReady, Phase::Decide, "no replica is ready; try again later"));
     for pool in pools.iter().filter(known).chain(pools.iter().filter(|pool| !known(pool))) {
         exchange.in_pool(pool);
@@ -356,7 +362,7 @@ fn relayed(
     exchange.answered(head.status, stream);
     head::to_client(&mut head.headers, exchange.request_id());
     head.version = http::Version::HTTP_11;
-    let idle = exchange.proxy().config.timeouts.idle;
+    let idle = exchange.snapshot().config.timeouts.idle;
     let stores = stores && head.status.is_success();
     let relay = Relay::new(relay::Parts {
         incoming,
