@@ -55,7 +55,6 @@ async fn a_client_that_does_not_read_stalls_the_engine() {
     let (taken, left) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
     let upstream = firehose(taken.clone(), left.clone()).await;
     let proxy = Proxy::start(&Config::new(Pool::model("m").at(upstream.address()))).await;
-    assert_eq!(proxy.exchange(&Request::get("/v1/models")).await.status() / 100, 2);
     let before = proxy.process.resident();
 
     let mut client = proxy.client().await;
