@@ -9,6 +9,8 @@ mod check;
 mod effective;
 mod error;
 mod interpolate;
+mod list;
+mod live;
 pub mod keys;
 mod model;
 mod node;
@@ -16,6 +18,7 @@ mod reference;
 mod resolve;
 mod scalar;
 mod schema;
+mod sources;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -27,6 +30,7 @@ use std::path::Path;
 
 pub use args::ServeArgs;
 pub use error::{Error, Errors, Place};
+pub use list::load_replicas;
 pub use model::*;
 pub use reference::markdown;
 pub use schema::schema;
@@ -36,6 +40,13 @@ const MAX_FILE: u64 = 4 << 20;
 
 /// Reads and checks the file at `path`. Relative paths in it start at its folder; `env` answers for `${VARIABLES}`.
 pub fn load(path: &Path, env: &dyn Fn(&str) -> Option<String>) -> Result<Config, Errors> {
+    let (text, name) = read(path, "a YAML file")?;
+    let base_dir = path.parent().unwrap_or(Path::new(""));
+    parse(&text, &name, base_dir, env)
+}
+
+/// The text of the file at `path`, and its name in messages.
+fn read(path: &Path, what: &str) -> Result<(String, String), Errors> {
     let name = path.display().to_string();
     let fail = |problem: String, remedy: &str| {
         let mut errors = Errors::new(&name);
@@ -43,18 +54,18 @@ pub fn load(path: &Path, env: &dyn Fn(&str) -> Option<String>) -> Result<Config,
         errors
     };
     let file = std::fs::File::open(path)
-        .map_err(|e| fail(format!("cannot be read: {e}"), "give the path of a YAML file that this user may read"))?;
+        .map_err(|e| fail(format!("cannot be read: {e}"), &format!("give the path of {what} that this user may read")))?;
     let mut bytes = Vec::new();
     file.take(MAX_FILE + 1)
         .read_to_end(&mut bytes)
-        .map_err(|e| fail(format!("cannot be read: {e}"), "give the path of a YAML file"))?;
+        .map_err(|e| fail(format!("cannot be read: {e}"), &format!("give the path of {what}")))?;
     if bytes.len() as u64 > MAX_FILE {
-        return Err(fail(format!("is larger than {}", units::show_size(MAX_FILE)), "give the path of a YAML file"));
+        return Err(fail(format!("is larger than {}", units::show_size(MAX_FILE)), &format!("give the path of {what}")));
     }
-    let text =
-        String::from_utf8(bytes).map_err(|e| fail(format!("is not UTF-8 text: {e}"), "save the file as UTF-8"))?;
-    let base_dir = path.parent().unwrap_or(Path::new(""));
-    parse(&text, &name, base_dir, env)
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok((text, name)),
+        Err(e) => Err(fail(format!("is not UTF-8 text: {e}"), "save the file as UTF-8")),
+    }
 }
 
 /// Checks `text`. `file_name` stands in messages; relative paths start at `base_dir`.
@@ -93,7 +104,10 @@ fn from_tree(
     let secret_lines = std::mem::take(&mut check.secret_lines);
     let config = checked.and_then(|item| resolve::resolve(&item, &mut errors));
     match config {
-        Some(config) if errors.is_empty() => Ok(config),
+        Some(mut config) if errors.is_empty() => {
+            config.sources.file = errors.file().into();
+            Ok(config)
+        }
         _ => Err(errors.finish(source, &secret_lines)),
     }
 }

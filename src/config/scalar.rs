@@ -31,6 +31,7 @@ pub(super) enum Value {
     SessionKey(SessionKeySource),
     Secret(Secret),
     Folder(PathBuf),
+    File(PathBuf),
 }
 
 const MAX_SECRET: u64 = 64 << 10;
@@ -63,6 +64,8 @@ pub(super) fn parse(kind: Scalar, text: &str, base_dir: &Path) -> Result<Value, 
         Scalar::Filter => Value::Text(filter(text)?.into()),
         Scalar::Secret => Value::Secret(secret(text, base_dir)?),
         Scalar::Tokenizer => Value::Folder(tokenizer(text, base_dir)?),
+        Scalar::File => Value::File(base_dir.join(name(text)?)),
+        Scalar::DnsName => Value::Text(dns_name(text)?.into()),
     })
 }
 
@@ -95,6 +98,20 @@ fn id(text: &str) -> Result<&str, String> {
     match text.chars().find(|c| !c.is_ascii_alphanumeric() && !".-_:/[]@".contains(*c)) {
         Some(c) => Err(format!("holds `{}`, which an id may not", c.escape_debug())),
         None => Ok(text),
+    }
+}
+
+/// RFC 1035's lengths; underscores, because service names begin with them (RFC 2782).
+fn dns_name(text: &str) -> Result<&str, String> {
+    let text = name(text)?;
+    let labels = text.strip_suffix('.').unwrap_or(text).split('.');
+    let valid = |label: &str| {
+        (1..=63).contains(&label.len()) && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+    };
+    match text.len() {
+        254.. => Err("is longer than a name may be".into()),
+        _ if labels.clone().all(valid) => Ok(text),
+        _ => Err("is not a name of the DNS: letters, digits, `-` and `_`, joined by dots".into()),
     }
 }
 
