@@ -8,14 +8,17 @@ impl Config {
     /// The keys that differ in `new` and take a restart, in the table's order.
     pub fn needs_restart(&self, new: &Self) -> Vec<&'static str> {
         let (old, effective) = (self.effective(), new.effective());
-        let at = |document: &Value, path: &str| path.split('.').try_fold(document.clone(), |v, part| v.get(part).cloned());
+        let at =
+            |document: &Value, path: &str| path.split('.').try_fold(document.clone(), |v, part| v.get(part).cloned());
         let single = |kind: Kind| matches!(kind, Kind::Scalar(_) | Kind::List { of: Kind::Scalar(_), .. });
         // A secret is masked in what is effective.
         let token = |config: &Self| config.admin.as_ref().and_then(|admin| admin.token.clone());
         keys::all()
             .iter()
             .filter(|key| !key.live && single(key.kind))
-            .filter(|key| at(&old, key.path) != at(&effective, key.path) || key.path == "admin.token" && token(self) != token(new))
+            .filter(|key| {
+                at(&old, key.path) != at(&effective, key.path) || key.path == "admin.token" && token(self) != token(new)
+            })
             .map(|key| key.path)
             .collect()
     }
@@ -76,7 +79,8 @@ mod tests {
     #[test]
     fn what_is_live_is_not_named() {
         let old = config("listen: 127.0.0.1:1");
-        let new = config("listen: 127.0.0.1:1\ntimeouts: { idle: 1s }\nlimits: { body: 1MiB }\nlogging: { level: debug }");
+        let new =
+            config("listen: 127.0.0.1:1\ntimeouts: { idle: 1s }\nlimits: { body: 1MiB }\nlogging: { level: debug }");
         assert!(old.needs_restart(&new).is_empty());
     }
 }

@@ -9,9 +9,9 @@ mod check;
 mod effective;
 mod error;
 mod interpolate;
+pub mod keys;
 mod list;
 mod live;
-pub mod keys;
 mod model;
 mod node;
 mod reference;
@@ -23,6 +23,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod units;
+mod watch;
 mod words;
 
 use std::io::Read as _;
@@ -34,6 +35,7 @@ pub use list::load_replicas;
 pub use model::*;
 pub use reference::markdown;
 pub use schema::schema;
+pub use watch::{Watch, fingerprint};
 
 /// A configuration is text that someone wrote; more than this is some other file.
 const MAX_FILE: u64 = 4 << 20;
@@ -53,14 +55,18 @@ fn read(path: &Path, what: &str) -> Result<(String, String), Errors> {
         errors.push(Error::new(Place::Text { line: 1, column: 1 }, "", problem, remedy));
         errors
     };
-    let file = std::fs::File::open(path)
-        .map_err(|e| fail(format!("cannot be read: {e}"), &format!("give the path of {what} that this user may read")))?;
+    let file = std::fs::File::open(path).map_err(|e| {
+        fail(format!("cannot be read: {e}"), &format!("give the path of {what} that this user may read"))
+    })?;
     let mut bytes = Vec::new();
     file.take(MAX_FILE + 1)
         .read_to_end(&mut bytes)
         .map_err(|e| fail(format!("cannot be read: {e}"), &format!("give the path of {what}")))?;
     if bytes.len() as u64 > MAX_FILE {
-        return Err(fail(format!("is larger than {}", units::show_size(MAX_FILE)), &format!("give the path of {what}")));
+        return Err(fail(
+            format!("is larger than {}", units::show_size(MAX_FILE)),
+            &format!("give the path of {what}"),
+        ));
     }
     match String::from_utf8(bytes) {
         Ok(text) => Ok((text, name)),

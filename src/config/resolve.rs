@@ -17,7 +17,15 @@ pub(super) fn resolve(root: &Item, errors: &mut Errors) -> Option<Config> {
     let (timeouts, limits, logging) = (timeouts(root), limits(root), logging(root));
     let (listen, admin) = listeners(root, errors);
     let pools = pools(root, errors);
-    Some(Config { listen: listen?, admin: admin?, pools: pools?, timeouts, limits, logging, sources: Sources::of(root) })
+    Some(Config {
+        listen: listen?,
+        admin: admin?,
+        pools: pools?,
+        timeouts,
+        limits,
+        logging,
+        sources: Sources::of(root),
+    })
 }
 
 /// How a value of the model is read from a checked one; `None` when it is of another kind.
