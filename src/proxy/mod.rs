@@ -3,6 +3,7 @@
 //! `server` accepts and watches connections; `service` walks a request through its phases; `forward` finds a replica
 //! that answers; `relay` passes the answer on, byte for byte. One data path serves every endpoint, so that leaving
 //! clients, errors and accounting behave alike on all of them.
+mod admit;
 mod answer;
 mod body;
 mod exchange;
@@ -18,7 +19,7 @@ mod stored;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
@@ -33,6 +34,9 @@ pub use reload::{Reload, Trigger};
 use reload::Changes;
 use server::Listener;
 use stored::StoredResponses;
+
+/// How long the process's end waits for the access log.
+const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// What is in force at one moment: a configuration, and the fleet it describes.
 #[derive(Debug)]
@@ -119,6 +123,11 @@ impl Proxy {
     /// Whether it is shutting down.
     pub fn draining(&self) -> bool {
         *self.draining.borrow()
+    }
+
+    /// Waits for the access log's last lines; call it when no request is open any more.
+    pub fn flush_access_log(&self) {
+        self.access_log.flush(LAST_LINES);
     }
 
     /// Stops accepting, closes idle connections, and lets open requests end.
