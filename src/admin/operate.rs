@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Json, Router, routing::post};
 use serde_json::json;
 
+use crate::config;
 use crate::proxy::{Proxy, Reload, Trigger};
 use crate::telemetry;
 
@@ -67,7 +68,8 @@ async fn log_level(body: String) -> Response {
             return (StatusCode::BAD_REQUEST, message).into_response();
         }
     };
-    match telemetry::set_log_filter(&level) {
+    let checked = config::check_filter(&level).map_err(|problem| format!("this {problem}"));
+    match checked.and_then(|()| telemetry::set_log_filter(&level)) {
         Ok(()) => {
             tracing::info!(level, "the log's level was changed");
             Json(json!({ "level": level })).into_response()

@@ -64,7 +64,7 @@ mod tests {
     fn what_is_no_list_is_refused_with_its_place() {
         assert!(list("").unwrap_err().contains("the file is empty"));
         assert!(list("http://a:1\n").unwrap_err().starts_with("list.yaml:1:1: this is not a list"));
-        let twice = list("- http://a:1\n- { url: \"http://a:1\", weigth: 2 }\n").unwrap_err();
+        let twice = list("- http://a:1\n- { url: \"http://b:1\", weigth: 2 }\n").unwrap_err();
         assert!(twice.starts_with("list.yaml:2:24: [1].weigth: unknown key; did you mean `weight`?"), "{twice}");
         assert!(list("- http://a:1\n- http://a:1\n").unwrap_err().contains("already stands in this"));
     }

@@ -74,6 +74,14 @@ fn read(path: &Path, what: &str) -> Result<(String, String), Errors> {
     }
 }
 
+/// Whether `text` is a level, or a filter in tracing's syntax; the error completes "`TEXT` …".
+///
+/// # Errors
+/// What is wrong with it, for people.
+pub fn check_filter(text: &str) -> Result<(), String> {
+    scalar::filter(text).map(|_| ())
+}
+
 /// Checks `text`. `file_name` stands in messages; relative paths start at `base_dir`.
 pub fn parse(
     text: &str,

@@ -144,7 +144,7 @@ fn session_key(text: &str) -> Result<SessionKeySource, String> {
     Ok(SessionKeySource::Body(pointer.into()))
 }
 
-fn filter(text: &str) -> Result<&str, String> {
+pub(super) fn filter(text: &str) -> Result<&str, String> {
     match tracing_subscriber::EnvFilter::builder().parse(text) {
         Ok(_) if !text.trim().is_empty() => Ok(text),
         _ => Err("is neither a level nor a filter".into()),

@@ -106,7 +106,7 @@ mod tests {
             ("pools[0].policy.type", "c.yaml:4:13"),
             ("pools[0].replicas[0].url", "c.yaml:6:9"),
             ("pools[0].replicas[0].weight", "default"),
-            ("pools[0].replicas[1].weight", "c.yaml:7:34, from the environment"),
+            ("pools[0].replicas[1].weight", "c.yaml:7:36, from the environment"),
             ("timeouts.connect", "default"),
             ("admin.listen", "default"),
         ] {

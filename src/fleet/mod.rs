@@ -8,6 +8,8 @@ mod health;
 mod leaving;
 mod pool;
 mod replica;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::sync::Arc;
