@@ -2,7 +2,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Request, State};
+use axum::extract::{Query, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -20,18 +20,30 @@ const AT_ONCE: usize = 16;
 /// How long a client may be told to wait before it looks again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
+const PATHS: &str = "\
+paths: /livez /readyz /metrics /config /config?sources=1 /replicas
+POST:  /reload /log-level /replicas/{id}/drain /replicas/{id}/undrain (`/` in an id is `%2F`)
+";
+
+/// `?sources=1`
+#[derive(serde::Deserialize)]
+struct ConfigQuery {
+    sources: Option<String>,
+}
+
 /// All routes; with a token, all but liveness and readiness ask for it.
 pub fn routes(proxy: Arc<Proxy>, token: Option<Secret>) -> Router {
     let guarded = Router::new()
         .route("/metrics", get(metrics))
         .route("/config", get(effective_config))
         .route("/replicas", get(replicas))
+        .merge(super::operate::routes())
         .layer(middleware::from_fn_with_state(token, authorize));
     Router::new()
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(ready))
         .merge(guarded)
-        .fallback(async || (StatusCode::NOT_FOUND, "paths: /livez /readyz /metrics /config /replicas\n"))
+        .fallback(async || (StatusCode::NOT_FOUND, PATHS))
         .layer(ServiceBuilder::new().layer(GlobalConcurrencyLimitLayer::new(AT_ONCE)))
         .with_state(proxy)
 }
@@ -81,8 +93,10 @@ async fn metrics(State(proxy): State<Arc<Proxy>>) -> Response {
     }
 }
 
-async fn effective_config(State(proxy): State<Arc<Proxy>>) -> Json<Value> {
-    Json(proxy.snapshot().config.effective())
+/// What is in force; with `?sources=1` each value with its path and where it was written.
+async fn effective_config(State(proxy): State<Arc<Proxy>>, Query(query): Query<ConfigQuery>) -> Json<Value> {
+    let config = &proxy.snapshot().config;
+    Json(if query.sources.is_some_and(|sources| sources != "0") { config.sourced() } else { config.effective() })
 }
 
 async fn replicas(State(proxy): State<Arc<Proxy>>) -> Json<Value> {
@@ -101,6 +115,8 @@ async fn replicas(State(proxy): State<Arc<Proxy>>) -> Json<Value> {
                 "pools": pools,
                 "state": replica.state().as_str(),
                 "confirmed": replica.confirmed(),
+                "drained": replica.drained(),
+                "life": replica.life(),
                 "weight": replica.weight(),
                 "max_in_flight": replica.max_in_flight(),
                 "in_flight": replica.load().requests(),

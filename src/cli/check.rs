@@ -1,5 +1,5 @@
 //! `warmroute check`.
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::config::{self, Config};
@@ -12,12 +12,15 @@ use crate::config::{self, Config};
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  warmroute check warmroute.yaml\n  ENGINE_KEY=… warmroute check --print-effective \
-                        warmroute.yaml\n\nEvery key is described in docs/configuration.md; `warmroute schema` prints a \
+                        warmroute.yaml\n  warmroute check new.yaml --against warmroute.yaml\n\nEvery key is described in docs/configuration.md; `warmroute schema` prints a \
                         JSON schema for editors."
 )]
 pub struct Args {
     /// The YAML file to check. `${VARIABLES}` are filled in from the environment, as `serve` would.
     file: PathBuf,
+    /// The file that a process runs with: say what a reload from it to FILE could not change.
+    #[arg(long, value_name = "OLD", conflicts_with = "print_effective")]
+    against: Option<PathBuf>,
     /// Print the configuration as it would hold: every default filled in, every secret as `***`.
     #[arg(long)]
     print_effective: bool,
@@ -25,14 +28,33 @@ pub struct Args {
 
 /// Runs it.
 pub fn run(args: Args) -> ExitCode {
-    match config::load(&args.file, &|name| std::env::var(name).ok()) {
+    let load = |path: &Path| config::load(path, &|name| std::env::var(name).ok());
+    let old = match args.against.as_deref().map(load).transpose() {
+        Ok(old) => old,
+        Err(errors) => {
+            eprintln!("{errors}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match load(&args.file) {
         Ok(config) if args.print_effective => super::print(&config.effective_yaml()),
-        Ok(config) => super::print(&format!("{}: {}\n", args.file.display(), summary(&config))),
+        Ok(config) => {
+            let reload = old.map_or(String::new(), |old| against(&old, &config));
+            super::print(&format!("{}: {}\n{reload}", args.file.display(), summary(&config)))
+        }
         Err(errors) => {
             let plural = if errors.len() == 1 { "error" } else { "errors" };
             eprintln!("{errors}\n{}: {} {plural}", args.file.display(), errors.len());
             ExitCode::FAILURE
         }
+    }
+}
+
+/// One line: what a reload would leave as it is.
+fn against(old: &Config, new: &Config) -> String {
+    match old.needs_restart(new).as_slice() {
+        [] => "a reload puts all of it in force\n".into(),
+        keys => format!("a reload leaves these keys as they are; they take a restart: {}\n", keys.join(", ")),
     }
 }
 

@@ -1,5 +1,5 @@
 //! `warmroute serve`: runs the router until it is told to end.
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,14 +7,15 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::{self, Config, LogFormat, ServeArgs};
-use crate::proxy::{self, Proxy, Running};
+use crate::proxy::{self, Proxy, Running, Trigger};
 use crate::{admin, telemetry};
 
 /// Run the router.
 ///
 /// Either from a file (--config), or for one model from flags alone (--listen, --model, --replica …). It listens at
 /// once and logs where; /readyz on the admin listener tells when a replica has answered. SIGTERM and SIGINT stop
-/// accepting and let open requests end; a second one ends at once.
+/// accepting and let open requests end; a second one ends at once. The file is read again when it changes, and on
+/// SIGHUP; one that is not valid changes nothing.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     warmroute serve --config router.yaml\n  \
@@ -75,7 +76,7 @@ pub fn run(args: Args) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let ended = runtime.block_on(serve(config));
+    let ended = runtime.block_on(serve(config, args.config.as_deref()));
     // What is still open after the drain (or a second signal) is cut.
     runtime.shutdown_timeout(Duration::from_millis(100));
     match ended {
@@ -87,12 +88,16 @@ pub fn run(args: Args) -> ExitCode {
     }
 }
 
-async fn serve(config: Config) -> std::io::Result<()> {
+async fn serve(config: Config, file: Option<&Path>) -> std::io::Result<()> {
     // Each open request takes two sockets; the soft limit is often far below what the system allows.
     if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
         tracing::warn!(%error, "the limit of open files stays as it is");
     }
     let proxy = Proxy::new(config, Some(Box::new(std::io::stdout())))?;
+    if let Some(file) = file {
+        proxy.set_config_file(file);
+    }
+    let mut hangup = signal(SignalKind::hangup())?;
     let admin = match &proxy.snapshot().config.admin {
         Some(settings) => Some(admin::start(settings, proxy.clone())?),
         None => None,
@@ -105,9 +110,15 @@ async fn serve(config: Config) -> std::io::Result<()> {
 
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            _ = hangup.recv() => {
+                let proxy = proxy.clone();
+                drop(tokio::task::spawn_blocking(move || proxy.reload(Trigger::Asked)));
+            }
+        }
     }
     let limit = proxy.snapshot().config.timeouts.drain;
     tracing::info!(limit = %humantime::format_duration(limit), "draining: open requests may end, no new ones are taken");

@@ -49,6 +49,18 @@ impl<'a> Check<'a> {
         }
     }
 
+    /// A file that holds the value of one key alone.
+    pub fn list_file(&mut self, key: &'static Key, node: &Node) -> Option<Item> {
+        match (&key.kind, &node.data) {
+            (Kind::List { of, .. }, Data::List(nodes)) => self.list(key, **of, 0, "", node.place, nodes),
+            _ => {
+                let remedy = "write a list, one `- http://host:port` a line; `[]` when there are none";
+                self.errors.push(Error::new(node.place, "", "this is not a list", remedy));
+                None
+            }
+        }
+    }
+
     fn map(&mut self, place: Place, pattern: &str, path: &str, entries: &[Entry]) -> Item {
         let mut seen: HashMap<&str, Place> = HashMap::new();
         let mut found = Vec::new();

@@ -77,7 +77,12 @@ fn pool(pool: &Pool) -> Value {
     insert(&mut map, "tokenizer", pool.tokenizer.as_ref().map_or("none".into(), |t| t.display().to_string()));
     insert(&mut map, "policy", policy(&pool.policy));
     insert(&mut map, "session", session(&pool.session));
-    insert(&mut map, "replicas", pool.replicas.iter().map(replica).collect::<Vec<_>>());
+    if !pool.replicas.is_empty() {
+        insert(&mut map, "replicas", pool.replicas.iter().map(replica).collect::<Vec<_>>());
+    }
+    if let Some(from) = &pool.discover {
+        insert(&mut map, "discover", discover(from));
+    }
     insert(&mut map, "paths", pool.paths.iter().map(|p| &**p).collect::<Vec<_>>());
     insert(&mut map, "request_encoding", pool.request_encoding.as_str());
     let health = json!({
@@ -143,6 +148,33 @@ fn replica(replica: &Replica) -> Value {
         insert(&mut map, "credential", MASK);
     }
     insert(&mut map, "max_in_flight", replica.max_in_flight.map_or(json!("none"), Value::from));
+    insert(&mut map, "incarnation", replica.incarnation);
+    Value::Object(map)
+}
+
+fn discover(discover: &Discover) -> Value {
+    let mut map = Map::new();
+    match &discover.from {
+        DiscoverFrom::File(path) => insert(&mut map, "file", path.display().to_string()),
+        DiscoverFrom::Dns(dns) => {
+            insert(&mut map, "dns", &*dns.name);
+            insert(&mut map, "type", dns.records.as_str());
+            if let Some(port) = dns.port {
+                insert(&mut map, "port", port);
+            }
+            if let Some(nameserver) = dns.nameserver {
+                insert(&mut map, "nameserver", nameserver.to_string());
+            }
+            if !dns.base_path.is_empty() {
+                insert(&mut map, "base_path", &*dns.base_path);
+            }
+            if dns.credential.is_some() {
+                insert(&mut map, "credential", MASK);
+            }
+            insert(&mut map, "max_in_flight", dns.max_in_flight.map_or(json!("none"), Value::from));
+        }
+    }
+    insert(&mut map, "interval", show_duration(discover.interval));
     Value::Object(map)
 }
 

@@ -57,6 +57,18 @@ impl Errors {
         Self { file: file.to_owned(), list: Vec::new() }
     }
 
+    pub(super) fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// Where an error of this list stands: `FILE:LINE:COLUMN`, or the flag.
+    pub fn place_of(&self, error: &Error) -> String {
+        match error.place {
+            Place::Flag(flag) => flag.to_owned(),
+            Place::Text { line, column } => format!("{}:{line}:{column}", self.file),
+        }
+    }
+
     pub(super) fn push(&mut self, error: Error) {
         self.list.push(error);
     }

@@ -77,6 +77,10 @@ pub enum Scalar {
     Secret,
     /// A folder with a `tokenizer.json`.
     Tokenizer,
+    /// A file that need not be there yet, relative to the folder of the configuration.
+    File,
+    /// A name of the DNS.
+    DnsName,
 }
 
 /// What holds when a key is left out.
@@ -185,6 +189,8 @@ impl Scalar {
             Self::Filter => "a level (error, warn, info, debug, trace, off) or a filter".into(),
             Self::Secret => "a secret: `${VARIABLE}`, or `file:` and a path".into(),
             Self::Tokenizer => "a folder that holds a `tokenizer.json`".into(),
+            Self::File => "the path of a file, relative to this one".into(),
+            Self::DnsName => "a name of the DNS".into(),
         }
     }
 }

@@ -10,16 +10,20 @@ mod effective;
 mod error;
 mod interpolate;
 pub mod keys;
+mod list;
+mod live;
 mod model;
 mod node;
 mod reference;
 mod resolve;
 mod scalar;
 mod schema;
+mod sources;
 mod table;
 #[cfg(test)]
 mod tests;
 mod units;
+mod watch;
 mod words;
 
 use std::io::Read as _;
@@ -27,34 +31,55 @@ use std::path::Path;
 
 pub use args::ServeArgs;
 pub use error::{Error, Errors, Place};
+pub use list::load_replicas;
 pub use model::*;
 pub use reference::markdown;
 pub use schema::schema;
+pub use watch::{Watch, fingerprint};
 
 /// A configuration is text that someone wrote; more than this is some other file.
 const MAX_FILE: u64 = 4 << 20;
 
 /// Reads and checks the file at `path`. Relative paths in it start at its folder; `env` answers for `${VARIABLES}`.
 pub fn load(path: &Path, env: &dyn Fn(&str) -> Option<String>) -> Result<Config, Errors> {
+    let (text, name) = read(path, "a YAML file")?;
+    let base_dir = path.parent().unwrap_or(Path::new(""));
+    parse(&text, &name, base_dir, env)
+}
+
+/// The text of the file at `path`, and its name in messages.
+fn read(path: &Path, what: &str) -> Result<(String, String), Errors> {
     let name = path.display().to_string();
     let fail = |problem: String, remedy: &str| {
         let mut errors = Errors::new(&name);
         errors.push(Error::new(Place::Text { line: 1, column: 1 }, "", problem, remedy));
         errors
     };
-    let file = std::fs::File::open(path)
-        .map_err(|e| fail(format!("cannot be read: {e}"), "give the path of a YAML file that this user may read"))?;
+    let file = std::fs::File::open(path).map_err(|e| {
+        fail(format!("cannot be read: {e}"), &format!("give the path of {what} that this user may read"))
+    })?;
     let mut bytes = Vec::new();
     file.take(MAX_FILE + 1)
         .read_to_end(&mut bytes)
-        .map_err(|e| fail(format!("cannot be read: {e}"), "give the path of a YAML file"))?;
+        .map_err(|e| fail(format!("cannot be read: {e}"), &format!("give the path of {what}")))?;
     if bytes.len() as u64 > MAX_FILE {
-        return Err(fail(format!("is larger than {}", units::show_size(MAX_FILE)), "give the path of a YAML file"));
+        return Err(fail(
+            format!("is larger than {}", units::show_size(MAX_FILE)),
+            &format!("give the path of {what}"),
+        ));
     }
-    let text =
-        String::from_utf8(bytes).map_err(|e| fail(format!("is not UTF-8 text: {e}"), "save the file as UTF-8"))?;
-    let base_dir = path.parent().unwrap_or(Path::new(""));
-    parse(&text, &name, base_dir, env)
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok((text, name)),
+        Err(e) => Err(fail(format!("is not UTF-8 text: {e}"), "save the file as UTF-8")),
+    }
+}
+
+/// Whether `text` is a level, or a filter in tracing's syntax; the error completes "`TEXT` …".
+///
+/// # Errors
+/// What is wrong with it, for people.
+pub fn check_filter(text: &str) -> Result<(), String> {
+    scalar::filter(text).map(|_| ())
 }
 
 /// Checks `text`. `file_name` stands in messages; relative paths start at `base_dir`.
@@ -93,7 +118,10 @@ fn from_tree(
     let secret_lines = std::mem::take(&mut check.secret_lines);
     let config = checked.and_then(|item| resolve::resolve(&item, &mut errors));
     match config {
-        Some(config) if errors.is_empty() => Ok(config),
+        Some(mut config) if errors.is_empty() => {
+            config.sources.file = errors.file().into();
+            Ok(config)
+        }
         _ => Err(errors.finish(source, &secret_lines)),
     }
 }

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use http::HeaderName;
 
+pub use super::sources::Sources;
+
 /// One whole, valid configuration.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -25,6 +27,8 @@ pub struct Config {
     pub limits: Limits,
     /// What is logged, and how.
     pub logging: Logging,
+    /// Where each value was written.
+    pub sources: Sources,
 }
 
 /// The operator's listener.
@@ -72,8 +76,10 @@ pub struct Pool {
     pub policy: Policy,
     /// How a session is recognised and remembered.
     pub session: Session,
-    /// At least one; ids are unique within the pool, and one id means one URL everywhere.
+    /// At least one, unless there is `discover`; ids are unique within the pool, and one id means one URL everywhere.
     pub replicas: Vec<Replica>,
+    /// Where further replicas come from.
+    pub discover: Option<Discover>,
     /// Further exact paths that are forwarded to this pool (`paths`); everything unknown is a 404.
     pub paths: Vec<Arc<str>>,
     /// What is done with a compressed request body.
@@ -221,6 +227,67 @@ pub struct Replica {
     pub credential: Option<Secret>,
     /// Most requests open there at once; `None` = no bound.
     pub max_in_flight: Option<u32>,
+    /// Another number is another engine behind the same address. Default 0.
+    pub incarnation: u64,
+}
+
+/// Replicas that come and go.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Discover {
+    /// Where they are listed.
+    pub from: DiscoverFrom,
+    /// Longest time between two looks. Default 10 s.
+    pub interval: Duration,
+}
+
+/// Where replicas are listed.
+#[derive(Debug, Clone, PartialEq)]
+pub enum DiscoverFrom {
+    /// A YAML or JSON list in the form of `replicas`.
+    File(PathBuf),
+    /// A name of the DNS.
+    Dns(Dns),
+}
+
+/// Replicas under one name of the DNS.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dns {
+    /// The name.
+    pub name: Arc<str>,
+    /// What is asked for, as it was written; see [`Self::service`].
+    pub records: DnsRecords,
+    /// Port of every address; `None` = that of the SRV record.
+    pub port: Option<u16>,
+    /// Whom to ask; `None` = the system's servers and search list.
+    pub nameserver: Option<SocketAddr>,
+    /// Base path of the replicas.
+    pub base_path: Arc<str>,
+    /// Credential of the replicas.
+    pub credential: Option<Secret>,
+    /// Bound of each replica.
+    pub max_in_flight: Option<u32>,
+}
+
+impl Dns {
+    /// Whether SRV records are asked for.
+    pub fn service(&self) -> bool {
+        match self.records {
+            DnsRecords::Auto => self.name.starts_with('_'),
+            DnsRecords::Address => false,
+            DnsRecords::Service => true,
+        }
+    }
+}
+
+/// What is asked of the DNS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DnsRecords {
+    /// SRV when the name begins with `_`, else addresses.
+    Auto,
+    /// A and AAAA.
+    Address,
+    /// SRV, then the addresses of its targets.
+    Service,
 }
 
 /// A replica's address: `http://host[:port][/base/path]`.

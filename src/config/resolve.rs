@@ -17,7 +17,15 @@ pub(super) fn resolve(root: &Item, errors: &mut Errors) -> Option<Config> {
     let (timeouts, limits, logging) = (timeouts(root), limits(root), logging(root));
     let (listen, admin) = listeners(root, errors);
     let pools = pools(root, errors);
-    Some(Config { listen: listen?, admin: admin?, pools: pools?, timeouts, limits, logging })
+    Some(Config {
+        listen: listen?,
+        admin: admin?,
+        pools: pools?,
+        timeouts,
+        limits,
+        logging,
+        sources: Sources::of(root),
+    })
 }
 
 /// How a value of the model is read from a checked one; `None` when it is of another kind.
@@ -48,7 +56,10 @@ read! {
     HeaderName: Value::Header(h) => Some(h.clone());
     SessionKeySource: Value::SessionKey(k) => Some(k.clone());
     Secret: Value::Secret(s) => Some(s.clone());
-    PathBuf: Value::Folder(f) => Some(f.clone());
+    PathBuf: Value::Folder(f) | Value::File(f) => Some(f.clone());
+    u16: Value::Count(n) => u16::try_from(*n).ok();
+    u64: Value::Count(n) => Some(*n);
+    DnsRecords: Value::Word(w) => DnsRecords::named(w);
     Engine: Value::Word(w) => Engine::named(w);
     LoadPolicy: Value::Word(w) => LoadPolicy::named(w);
     RequestEncoding: Value::Word(w) => RequestEncoding::named(w);
@@ -158,6 +169,17 @@ fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
         && (a.ip() == b.ip() || both_ways(a.ip(), b.ip()) || both_ways(b.ip(), a.ip()))
 }
 
+/// The replicas of a file that `discover` names: a checked list.
+pub(super) fn replica_list(items: &[Item], errors: &mut Errors) -> Vec<Replica> {
+    let mut across = Across { errors, names: HashMap::new(), paths: HashMap::new(), replicas: Vec::new() };
+    let mut replicas = Vec::new();
+    for item in items {
+        let replica = across.replica(item, &replicas);
+        replicas.extend(replica);
+    }
+    replicas
+}
+
 fn pools(root: &Item, errors: &mut Errors) -> Option<Vec<Pool>> {
     let items = root.items("pools");
     let mut across = Across { errors, names: HashMap::new(), paths: HashMap::new(), replicas: Vec::new() };
@@ -188,6 +210,7 @@ impl Across<'_> {
             let Some(replica) = self.replica(item, &replicas) else { continue };
             replicas.push(replica);
         }
+        let discover = self.discover(item);
         let paths = self.unique_paths(item);
         let (health, d) = (item.get("health"), Health::default());
         let models = models?;
@@ -195,7 +218,14 @@ impl Across<'_> {
             Models::Any => "any".into(),
             Models::Named { model, .. } => model.clone(),
         };
-        (!replicas.is_empty()).then_some(())?;
+        if replicas.is_empty() && discover.is_none() {
+            let broken = ["replicas", "discover"].map(|name| format!("{}.{name}", item.path));
+            if !self.errors.iter().any(|e| broken.iter().any(|path| e.path.starts_with(path))) {
+                let remedy = "write `replicas: [http://10.0.0.11:8000]`, or `discover:` with a `file` or `dns` name";
+                self.push(item, "has no replicas", remedy);
+            }
+            return None;
+        }
         Some(Pool {
             name,
             models,
@@ -204,6 +234,7 @@ impl Across<'_> {
             policy: policy?,
             session: session?,
             replicas,
+            discover,
             paths,
             request_encoding: or(Some(item), "request_encoding", RequestEncoding::Decode),
             health: Health {
@@ -277,6 +308,53 @@ impl Across<'_> {
                 self.names.insert(name.clone(), (item.path.clone(), item.place));
             }
         }
+    }
+
+    fn discover(&mut self, pool: &Item) -> Option<Discover> {
+        let item = pool.get("discover")?;
+        let (file, dns) = (item.get("file"), item.get("dns"));
+        let from = match (file, dns) {
+            (Some(file), Some(dns)) => {
+                let problem = format!("`dns` stands beside `file` ({})", file.place);
+                self.push(dns, problem, "keep one of the two; a pool has one place where its replicas are listed");
+                return None;
+            }
+            (None, None) => {
+                let broken = ["file", "dns"].map(|name| format!("{}.{name}", item.path));
+                if !self.errors.iter().any(|e| broken.contains(&e.path)) {
+                    let remedy = "write `discover: { file: replicas.yaml }`, or `discover: { dns: NAME, port: 8000 }`";
+                    self.push(item, "names no `file` and no `dns`", remedy);
+                }
+                return None;
+            }
+            (Some(file), None) => {
+                for name in ["type", "port", "nameserver", "base_path", "credential", "max_in_flight"] {
+                    if let Some(setting) = item.get(name) {
+                        let problem = format!("`{name}` goes with `dns`; in a file each replica has its own");
+                        self.push(setting, problem, "remove it here, and write it in the file");
+                    }
+                }
+                DiscoverFrom::File(PathBuf::read(&file.value)?)
+            }
+            (None, Some(name)) => {
+                let dns = Dns {
+                    name: Read::read(&name.value)?,
+                    records: or(Some(item), "type", DnsRecords::Auto),
+                    port: or(Some(item), "port", None),
+                    nameserver: or(Some(item), "nameserver", None),
+                    base_path: or(Some(item), "base_path", Arc::from("")).trim_end_matches('/').into(),
+                    credential: or(Some(item), "credential", None),
+                    max_in_flight: or(Some(item), "max_in_flight", None),
+                };
+                let broken = format!("{}.port", item.path);
+                if !dns.service() && dns.port.is_none() && !self.errors.iter().any(|e| e.path == broken) {
+                    let remedy = "write `port: 8000` beside it; only SRV records carry ports";
+                    self.push(name, "addresses have no port", remedy);
+                }
+                DiscoverFrom::Dns(dns)
+            }
+        };
+        Some(Discover { from, interval: or(Some(item), "interval", Duration::from_secs(10)) })
     }
 
     fn unique_paths(&mut self, pool: &Item) -> Vec<Arc<str>> {
@@ -370,6 +448,7 @@ impl Across<'_> {
             weight: or(Some(item), "weight", 1),
             credential: or(Some(item), "credential", None),
             max_in_flight: or(Some(item), "max_in_flight", None),
+            incarnation: or(Some(item), "incarnation", 0),
         };
         let at = item.get("id").unwrap_or(url_at);
         let twin = self.replicas.iter().find(|(r, ..)| r.id == replica.id || r.url == replica.url).cloned();
@@ -391,6 +470,7 @@ impl Across<'_> {
                 ("weight", first.weight == replica.weight),
                 ("credential", first.credential == replica.credential),
                 ("max_in_flight", first.max_in_flight == replica.max_in_flight),
+                ("incarnation", first.incarnation == replica.incarnation),
             ] {
                 if !same {
                     let at = item.get(name).unwrap_or(item);

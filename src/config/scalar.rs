@@ -31,6 +31,7 @@ pub(super) enum Value {
     SessionKey(SessionKeySource),
     Secret(Secret),
     Folder(PathBuf),
+    File(PathBuf),
 }
 
 const MAX_SECRET: u64 = 64 << 10;
@@ -63,6 +64,8 @@ pub(super) fn parse(kind: Scalar, text: &str, base_dir: &Path) -> Result<Value, 
         Scalar::Filter => Value::Text(filter(text)?.into()),
         Scalar::Secret => Value::Secret(secret(text, base_dir)?),
         Scalar::Tokenizer => Value::Folder(tokenizer(text, base_dir)?),
+        Scalar::File => Value::File(base_dir.join(name(text)?)),
+        Scalar::DnsName => Value::Text(dns_name(text)?.into()),
     })
 }
 
@@ -98,6 +101,20 @@ fn id(text: &str) -> Result<&str, String> {
     }
 }
 
+/// RFC 1035's lengths; underscores, because service names begin with them (RFC 2782).
+fn dns_name(text: &str) -> Result<&str, String> {
+    let text = name(text)?;
+    let labels = text.strip_suffix('.').unwrap_or(text).split('.');
+    let valid = |label: &str| {
+        (1..=63).contains(&label.len()) && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+    };
+    match text.len() {
+        254.. => Err("is longer than a name may be".into()),
+        _ if labels.clone().all(valid) => Ok(text),
+        _ => Err("is not a name of the DNS: letters, digits, `-` and `_`, joined by dots".into()),
+    }
+}
+
 fn header(text: &str) -> Result<HeaderName, String> {
     text.parse().map_err(|_| "is not a header's name".into())
 }
@@ -127,7 +144,7 @@ fn session_key(text: &str) -> Result<SessionKeySource, String> {
     Ok(SessionKeySource::Body(pointer.into()))
 }
 
-fn filter(text: &str) -> Result<&str, String> {
+pub(super) fn filter(text: &str) -> Result<&str, String> {
     match tracing_subscriber::EnvFilter::builder().parse(text) {
         Ok(_) if !text.trim().is_empty() => Ok(text),
         _ => Err("is neither a level nor a filter".into()),

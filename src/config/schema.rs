@@ -91,7 +91,14 @@ fn scalar(scalar: Scalar, alternatives: &mut Vec<Value>) {
         Scalar::Path => alternatives.push(text("^/")),
         Scalar::SessionKey => alternatives.push(text("^(header:.|body:/)")),
         Scalar::Address => alternatives.push(text(":[0-9]+$")),
-        Scalar::Name | Scalar::Id | Scalar::Header | Scalar::Filter | Scalar::Secret | Scalar::Tokenizer => {
+        Scalar::Name
+        | Scalar::Id
+        | Scalar::Header
+        | Scalar::Filter
+        | Scalar::Secret
+        | Scalar::Tokenizer
+        | Scalar::File
+        | Scalar::DnsName => {
             alternatives.push(json!({ "type": "string", "minLength": 1 }));
         }
     }

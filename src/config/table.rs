@@ -6,7 +6,7 @@ use super::keys::{
     Default::{Required, Value, Words},
     Key, Kind, Scalar,
 };
-use super::model::{Engine, LoadPolicy, LogFormat, RequestEncoding};
+use super::model::{DnsRecords, Engine, LoadPolicy, LogFormat, RequestEncoding};
 
 const LIVE: bool = true;
 const RESTART: bool = false;
@@ -115,7 +115,7 @@ pub(super) static TABLE: &[Key] = &[
         "The header that names the tenant. A trusted proxy in front must set it."),
     key("pools[].session.api_key", BOOL, Value("false"), LIVE, "true",
         "Whether all requests of one API key are one session when nothing else tells sessions apart."),
-    key("pools[].replicas", list(&REPLICA, 1), Required, LIVE, "[http://10.0.0.11:8000, http://10.0.0.12:8000]",
+    key("pools[].replicas", list(&REPLICA, 1), Words("`discover` must stand instead; both may"), LIVE, "[http://10.0.0.11:8000, http://10.0.0.12:8000]",
         "The engines that serve the model. A replica may stand in several pools; its settings must then agree."),
     key("pools[].replicas[].url", Kind::Scalar(Scalar::Url), Required, LIVE, "http://10.0.0.11:8000/base",
         "Its address; may carry a base path, which goes before each request's path."),
@@ -127,6 +127,28 @@ pub(super) static TABLE: &[Key] = &[
         "Sent as `Authorization: Bearer …` in place of what the client sent."),
     key("pools[].replicas[].max_in_flight", count(1, 1_000_000), Value("none"), LIVE, "64",
         "Most requests open there at once.").or("none"),
+    key("pools[].replicas[].incarnation", count(0, 1 << 53), Value("0"), LIVE, "1",
+        "Another number tells that the engine behind this URL is a new one, with nothing of the old one's cache."),
+    key("pools[].discover", MAP, Words("none"), LIVE, "{ dns: engines.internal, port: 8000 }",
+        "Replicas that come and go: a watched `file`, or a `dns` name. They join those of `replicas`."),
+    key("pools[].discover.file", Kind::Scalar(Scalar::File), Words("`dns` must stand instead"), LIVE, "replicas.yaml",
+        "A YAML or JSON list in the form of `replicas`, read again when it changes. `[]` is no replicas; an empty or broken file keeps the last list."),
+    key("pools[].discover.dns", Kind::Scalar(Scalar::DnsName), Words("`file` must stand instead"), LIVE, "engines.internal",
+        "A name whose every address is a replica. A failed lookup keeps the last list; an answer of no addresses, or that there is no such name, empties it."),
+    key("pools[].discover.type", one_of(DnsRecords::NAMES), Value("auto"), LIVE, "a",
+        "`a`: A and AAAA records; `srv`: SRV records of the best priority, weights included; `auto`: `srv` when the name begins with `_`."),
+    key("pools[].discover.port", count(1, 65535), Words("required by `a`; that of the SRV record"), LIVE, "8000",
+        "The port of every address."),
+    key("pools[].discover.interval", time(50, HOUR), Value("10s"), LIVE, "30s",
+        "Longest time between two looks. A DNS answer with a shorter time to live is asked for again when it ends, after 1s at the earliest."),
+    key("pools[].discover.nameserver", ADDRESS, Words("those of the system"), LIVE, "10.0.0.2:53",
+        "The DNS server to ask, for the full name (no search list)."),
+    key("pools[].discover.base_path", PATH, Words("none"), LIVE, "/engine",
+        "The base path of the replicas that DNS finds."),
+    key("pools[].discover.credential", SECRET, Words("the client's own passes"), LIVE, "\"${ENGINE_KEY}\"",
+        "The `credential` of the replicas that DNS finds."),
+    key("pools[].discover.max_in_flight", count(1, 1_000_000), Value("none"), LIVE, "64",
+        "The `max_in_flight` of the replicas that DNS finds.").or("none"),
     key("pools[].paths", list(&PATH, 0), Words("none"), LIVE, "[/pooling, /v1/custom]",
         "Further exact paths that are forwarded to this pool. Any other unknown path is a 404."),
     key("pools[].request_encoding", one_of(RequestEncoding::NAMES), Value("decode"), LIVE, "pass",

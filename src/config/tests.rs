@@ -55,6 +55,8 @@ fn around(key: &Key) -> Value {
         "policy.fallback" | "policy.max_load_ratio" | "policy.min_load_gap" => {
             pool["policy"] = json!({ "type": "session_sticky" });
         }
+        "discover.file" => pool["discover"] = json!({ "file": "other.yaml" }),
+        path if path.starts_with("discover.") => pool["discover"] = json!({ "dns": "other.name", "port": 1 }),
         "session.tenant_header" => pool["session"] = json!({ "scope": "tenant", "tenant_header": "x-a" }),
         _ => {}
     }

@@ -5,8 +5,11 @@
 //! ([`Connections::give_back`]). Reuse ends before the engines' own keep-alive does (5 s for uvicorn), so that a request
 //! rarely meets a closing connection.
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
@@ -53,9 +56,17 @@ pub enum SendFailure {
 #[derive(Debug)]
 pub struct Connections {
     url: ReplicaUrl,
-    connect_timeout: Duration,
-    keep: Duration,
+    timers: ArcSwap<Timers>,
+    /// The replica left: nothing is kept any more.
+    closed: AtomicBool,
     idle: Mutex<Vec<Idle>>,
+}
+
+/// What a reload may change.
+#[derive(Debug, PartialEq)]
+struct Timers {
+    connect: Duration,
+    keep: Duration,
 }
 
 #[derive(Debug)]
@@ -94,14 +105,32 @@ impl Connection {
 impl Connections {
     /// None open yet.
     pub fn new(url: ReplicaUrl, connect_timeout: Duration, keep: Duration) -> Self {
-        Self { url, connect_timeout, keep, idle: Mutex::new(Vec::new()) }
+        let timers = ArcSwap::from_pointee(Timers { connect: connect_timeout, keep });
+        Self { url, timers, closed: AtomicBool::new(false), idle: Mutex::new(Vec::new()) }
+    }
+
+    /// Takes new timers, for connections opened and kept from now on.
+    pub fn set_timers(&self, connect: Duration, keep: Duration) {
+        let timers = Timers { connect, keep };
+        if **self.timers.load() != timers {
+            self.timers.store(Arc::new(timers));
+        }
+    }
+
+    /// Closes what is idle, and keeps nothing from now on: the replica has left.
+    pub fn close(&self) {
+        let mut idle = self.idle.lock();
+        self.closed.store(true, Ordering::Release);
+        let closing = std::mem::take(&mut *idle);
+        drop(idle);
+        drop(closing);
     }
 
     /// The freshest idle connection that is still open and ready for a request.
     pub async fn take_idle(&self) -> Option<Connection> {
         loop {
             let Idle { mut connection, since } = self.idle.lock().pop()?;
-            if since.elapsed() >= self.keep {
+            if since.elapsed() >= self.timers.load().keep {
                 // The list is in order of age: everything below is older still.
                 self.idle.lock().retain(|idle| idle.since > since);
                 return None;
@@ -126,9 +155,10 @@ impl Connections {
             let task = tokio::spawn(async move { drop(connection.await) }).abort_handle();
             Ok(Connection { sender, task })
         };
-        match tokio::time::timeout(self.connect_timeout, connect).await {
+        let timeout = self.timers.load().connect;
+        match tokio::time::timeout(timeout, connect).await {
             Ok(result) => result,
-            Err(_) => Err(ConnectError::Timeout(self.connect_timeout)),
+            Err(_) => Err(ConnectError::Timeout(timeout)),
         }
     }
 
@@ -138,7 +168,7 @@ impl Connections {
             return;
         }
         let mut idle = self.idle.lock();
-        if idle.len() < MAX_IDLE {
+        if idle.len() < MAX_IDLE && !self.closed.load(Ordering::Acquire) {
             idle.push(Idle { connection, since: Instant::now() });
         }
     }
@@ -147,7 +177,8 @@ impl Connections {
     pub fn sweep(&self) {
         let stale: Vec<Idle> = {
             let mut idle = self.idle.lock();
-            let fresh = idle.partition_point(|idle| idle.since.elapsed() >= self.keep);
+            let keep = self.timers.load().keep;
+            let fresh = idle.partition_point(|idle| idle.since.elapsed() >= keep);
             idle.drain(..fresh).collect()
         };
         drop(stale);

@@ -27,15 +27,22 @@ pub(super) struct Streak {
     warming_since: Option<Instant>,
 }
 
+impl Streak {
+    /// Of a replica that joins others: it ramps up.
+    pub(super) fn warming() -> Self {
+        Self { warming_since: Some(Instant::now()), ..Self::default() }
+    }
+}
+
 impl Replica {
     /// A probe was answered as it should.
     pub(super) fn succeeded(&self) {
         let mut streak = self.streak.lock();
         streak.failures = 0;
         streak.successes = streak.successes.saturating_add(1);
-        let first = !self.confirmed.swap(true, Ordering::AcqRel);
+        let first = !self.confirmed.swap(true, Ordering::AcqRel) && !self.joined;
         match self.state() {
-            State::Down if streak.successes >= self.health.healthy_after => {
+            State::Down if streak.successes >= self.health().healthy_after => {
                 // At the very start there is no warmer replica to compare it with.
                 let state = if first { State::Ready } else { State::Warming };
                 streak.warming_since = (!first).then(Instant::now);
@@ -55,7 +62,7 @@ impl Replica {
         let mut streak = self.streak.lock();
         streak.successes = 0;
         streak.failures = streak.failures.saturating_add(1);
-        let enough = streak.failures >= self.health.unhealthy_after || !self.confirmed.load(Ordering::Acquire);
+        let enough = streak.failures >= self.health().unhealthy_after || !self.confirmed.load(Ordering::Acquire);
         if enough && self.state() != State::Down {
             self.set_state(State::Down);
             tracing::warn!(replica = %self.id(), failures = streak.failures, cause, "replica is down");
@@ -71,7 +78,8 @@ impl Replica {
 
     /// One probe.
     async fn probe(&self) -> Result<(), String> {
-        let path = format!("{}{}", self.url().base_path, self.health.path);
+        let health = self.health();
+        let path = format!("{}{}", self.url().base_path, health.path);
         let mut request = Request::get(path).header(header::HOST, self.authority());
         if let Some(authorization) = self.authorization() {
             request = request.header(header::AUTHORIZATION, authorization);
@@ -88,14 +96,14 @@ impl Replica {
         if Limited::new(response.into_body(), PROBE_BODY).collect().await.is_ok() {
             self.connections().give_back(connection);
         }
-        if status.is_success() { Ok(()) } else { Err(format!("{} answered {status}", self.health.path)) }
+        if status.is_success() { Ok(()) } else { Err(format!("{} answered {status}", health.path)) }
     }
 }
 
 /// Probes a replica for as long as it is polled, and sweeps its idle connections.
 pub async fn watch(replica: Arc<Replica>) {
     loop {
-        let result = tokio::time::timeout(replica.health.timeout, replica.probe()).await;
+        let result = tokio::time::timeout(replica.health().timeout, replica.probe()).await;
         match result.unwrap_or_else(|_| Err("no answer in time".into())) {
             Ok(()) => {
                 replica.metrics().probe_ok.inc();
@@ -109,7 +117,7 @@ pub async fn watch(replica: Arc<Replica>) {
         replica.connections().sweep();
         // A tenth of jitter, so that a fleet of routers does not probe in step.
         let jitter = 0.9 + 0.2 * fastrand::f64();
-        let pause = tokio::time::sleep(replica.health.interval.mul_f64(jitter));
+        let pause = tokio::time::sleep(replica.health().interval.mul_f64(jitter));
         tokio::select! {
             () = pause => {}
             () = replica.probe_now.notified() => {}

@@ -1,4 +1,9 @@
 //! The replicas of one model, their routing core, and the metric handles of the pair.
+//!
+//! A reload makes a new `Pool` for the same model; both share the [`Core`], so that a request that arrived under the old
+//! one decides among the replicas of now, and bindings, placements and turns go on. What must outlive a reload belongs
+//! there.
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -14,9 +19,17 @@ use crate::telemetry::Metrics;
 pub struct Pool {
     settings: config::Pool,
     replicas: Vec<Arc<Replica>>,
-    router: Mutex<Router>,
+    core: Arc<Mutex<Core>>,
     /// Handles resolved once.
     pub metrics: PoolMetrics,
+}
+
+/// What all generations of a pool share.
+#[derive(Debug)]
+struct Core {
+    router: Router,
+    /// Whom the router's answers name.
+    members: HashMap<Arc<str>, Arc<Replica>>,
 }
 
 /// A pool's metric handles.
@@ -47,9 +60,26 @@ pub struct Phases {
 
 impl Pool {
     /// Joins `replicas` under `settings`.
-    pub fn new(settings: config::Pool, replicas: Vec<Arc<Replica>>, metrics: &Metrics) -> Self {
+    ///
+    /// With a pool `before` it, of the same model, it goes on with that one's core.
+    pub fn new(settings: config::Pool, replicas: Vec<Arc<Replica>>, before: Option<&Self>, metrics: &Metrics) -> Self {
         let members = replicas.iter().map(|replica| replica.member()).collect();
-        let router = Router::new(&settings.policy, &settings.session, members, fastrand::u64(..));
+        let named = replicas.iter().map(|replica| (replica.id().clone(), replica.clone())).collect();
+        let core = match before {
+            None => {
+                let router = Router::new(&settings.policy, &settings.session, members, fastrand::u64(..));
+                Arc::new(Mutex::new(Core { router, members: named }))
+            }
+            Some(before) => {
+                let mut core = before.core.lock();
+                if (&settings.policy, &settings.session) != (&before.settings.policy, &before.settings.session) {
+                    core.router.reconfigure(&settings.policy, &settings.session);
+                }
+                core.router.set_members(members);
+                core.members = named;
+                before.core.clone()
+            }
+        };
         let name = &settings.name;
         let phase = |phase| metrics.phase(name, phase);
         let metrics = PoolMetrics {
@@ -63,7 +93,7 @@ impl Pool {
                 relay: phase("relay"),
             },
         };
-        Self { settings, replicas, router: Mutex::new(router), metrics }
+        Self { settings, replicas, core, metrics }
     }
 
     /// Its name in labels.
@@ -99,21 +129,25 @@ impl Pool {
         self.replicas.iter().find(|replica| &**replica.id() == id)
     }
 
-    /// One decision: see [`Router::decide`].
+    /// One decision, and the replica it names: see [`Router::decide`].
     ///
     /// # Errors
     /// [`Refusal`] when no replica can take the request.
-    pub fn decide(&self, request: &Request<'_>, now: Tick) -> Result<Plan, Refusal> {
-        self.router.lock().decide(request, now)
+    pub fn decide(&self, request: &Request<'_>, now: Tick) -> Result<(Plan, Arc<Replica>), Refusal> {
+        let mut core = self.core.lock();
+        let plan = core.router.decide(request, now)?;
+        // The router has no other members than these; a name that is missing would be a bug there, not a request's.
+        let replica = core.members.get(&plan.leg.replica).cloned().ok_or(Refusal::NoneReady)?;
+        Ok((plan, replica))
     }
 
     /// Applies an effect of a decision.
     pub fn apply(&self, effect: &Effect, now: Tick) {
-        self.router.lock().apply(effect, now);
+        self.core.lock().router.apply(effect, now);
     }
 
     /// Session bindings held.
     pub fn bindings(&self) -> usize {
-        self.router.lock().bindings()
+        self.core.lock().router.bindings()
     }
 }

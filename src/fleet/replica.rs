@@ -1,10 +1,17 @@
 //! One engine endpoint, shared by all pools it serves.
+//!
+//! It outlives reloads: what the operator may change is swapped in ([`Replica::update`]); another address or incarnation
+//! is another `Replica`. Its state has two writers, health and the operator's drain; both go through one lock, and
+//! [`Status`] shows what comes of them.
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use arc_swap::ArcSwap;
 use http::HeaderValue;
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
+use tokio::task::AbortHandle;
 
 use super::connections::Connections;
 use super::health::Streak;
@@ -18,45 +25,137 @@ pub struct Replica {
     id: Arc<str>,
     url: ReplicaUrl,
     authority: HeaderValue,
-    authorization: Option<HeaderValue>,
-    weight: u32,
-    max_in_flight: Option<u32>,
+    incarnation: u64,
+    life: u64,
+    pub(super) joined: bool,
+    settings: ArcSwap<Settings>,
     load: Arc<Load>,
     status: Arc<Status>,
+    standing: Mutex<Standing>,
     connections: Connections,
     metrics: ReplicaMetrics,
-    pub(super) health: Health,
+    prober: Mutex<Option<AbortHandle>>,
     pub(super) streak: Mutex<Streak>,
     /// Wakes the prober before its time.
     pub(super) probe_now: Notify,
     pub(super) confirmed: AtomicBool,
 }
 
-impl Replica {
-    /// A replica that is taken to be well until it is known not to be.
-    pub fn new(replica: &config::Replica, health: Health, timeouts: &Timeouts, metrics: &Metrics) -> Self {
+/// What a reload may change.
+#[derive(Debug, PartialEq)]
+struct Settings {
+    authorization: Option<HeaderValue>,
+    weight: u32,
+    max_in_flight: Option<u32>,
+    health: Health,
+}
+
+impl Settings {
+    fn new(replica: &config::Replica, health: Health) -> Self {
         let authorization = replica.credential.as_ref().and_then(|secret| {
             let mut value = HeaderValue::from_str(&format!("Bearer {}", secret.reveal())).ok()?;
             value.set_sensitive(true);
             Some(value)
         });
+        Self { authorization, weight: replica.weight, max_in_flight: replica.max_in_flight, health }
+    }
+}
+
+/// What health and the operator want; the state is what comes of both.
+#[derive(Debug, Clone, Copy)]
+struct Standing {
+    health: State,
+    drained: bool,
+}
+
+impl Standing {
+    fn state(self) -> State {
+        if self.drained && self.health != State::Down { State::Draining } else { self.health }
+    }
+}
+
+/// How a new replica comes into the fleet.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Arrival {
+    /// Higher than that of any replica of the same id before it.
+    pub life: u64,
+    /// It comes to others that serve already, and ramps up.
+    pub joined: bool,
+    /// The operator has drained this id.
+    pub drained: bool,
+}
+
+impl Replica {
+    /// A replica that is taken to be well until it is known not to be.
+    pub(super) fn new(
+        replica: &config::Replica,
+        health: Health,
+        timeouts: &Timeouts,
+        metrics: &Metrics,
+        arrival: Arrival,
+    ) -> Self {
+        let joined = arrival.joined;
+        let health_state = if joined { State::Warming } else { State::Ready };
+        let standing = Standing { health: health_state, drained: arrival.drained };
         Self {
             id: replica.id.clone(),
             url: replica.url.clone(),
             authority: HeaderValue::from_str(&replica.url.authority)
                 .unwrap_or_else(|_| HeaderValue::from_static("replica")),
-            authorization,
-            weight: replica.weight,
-            max_in_flight: replica.max_in_flight,
+            incarnation: replica.incarnation,
+            life: arrival.life,
+            joined,
+            settings: ArcSwap::from_pointee(Settings::new(replica, health)),
             load: Arc::default(),
-            status: Arc::new(Status::new(State::Ready)),
+            status: Arc::new(Status::new(standing.state())),
+            standing: Mutex::new(standing),
             connections: Connections::new(replica.url.clone(), timeouts.connect, timeouts.upstream_idle),
             metrics: metrics.replica(&replica.id),
-            health,
-            streak: Mutex::default(),
+            prober: Mutex::default(),
+            streak: Mutex::new(if joined { Streak::warming() } else { Streak::default() }),
             probe_now: Notify::new(),
             confirmed: AtomicBool::new(false),
         }
+    }
+
+    /// Whether this is what `replica` describes: settings may differ, the engine does not.
+    pub(super) fn is(&self, replica: &config::Replica) -> bool {
+        self.id == replica.id && self.url == replica.url && self.incarnation == replica.incarnation
+    }
+
+    /// Takes new settings.
+    pub(super) fn update(&self, replica: &config::Replica, health: Health, timeouts: &Timeouts) {
+        self.connections.set_timers(timeouts.connect, timeouts.upstream_idle);
+        let settings = Settings::new(replica, health);
+        let before = self.settings.load_full();
+        if *before != settings {
+            let health_changed = before.health != settings.health;
+            self.settings.store(Arc::new(settings));
+            if health_changed {
+                self.probe_now.notify_one();
+            }
+        }
+    }
+
+    /// Probes it from now on, unless that is done already.
+    pub fn start_probes(self: &Arc<Self>, runtime: &Handle) {
+        let mut prober = self.prober.lock();
+        if prober.is_none() {
+            *prober = Some(runtime.spawn(super::watch(self.clone())).abort_handle());
+        }
+    }
+
+    /// Probes it no more.
+    pub fn stop_probes(&self) {
+        if let Some(prober) = self.prober.lock().take() {
+            prober.abort();
+        }
+    }
+
+    /// It has left the fleet: open requests end, and nothing is kept for others.
+    pub(super) fn retire(&self) {
+        self.stop_probes();
+        self.connections.close();
     }
 
     /// Stable name.
@@ -75,8 +174,13 @@ impl Replica {
     }
 
     /// What replaces the client's credential, if anything does.
-    pub fn authorization(&self) -> Option<&HeaderValue> {
-        self.authorization.as_ref()
+    pub fn authorization(&self) -> Option<HeaderValue> {
+        self.settings.load().authorization.clone()
+    }
+
+    /// The active probe's settings.
+    pub fn health(&self) -> Health {
+        self.settings.load().health.clone()
     }
 
     /// What is open on it.
@@ -86,12 +190,12 @@ impl Replica {
 
     /// Its share relative to others.
     pub fn weight(&self) -> u32 {
-        self.weight
+        self.settings.load().weight
     }
 
     /// Most requests open there at once.
     pub fn max_in_flight(&self) -> Option<u32> {
-        self.max_in_flight
+        self.settings.load().max_in_flight
     }
 
     /// Whether it may be chosen.
@@ -99,8 +203,29 @@ impl Replica {
         self.status.get()
     }
 
+    /// What health has found; an operator's drain stands above all but `Down`.
     pub(super) fn set_state(&self, state: State) -> State {
-        self.status.set(state)
+        let mut standing = self.standing.lock();
+        standing.health = state;
+        self.status.set(standing.state())
+    }
+
+    /// Takes no new sessions from now on, or takes them again; returns whether that was so before.
+    pub fn set_drained(&self, drained: bool) -> bool {
+        let mut standing = self.standing.lock();
+        let before = std::mem::replace(&mut standing.drained, drained);
+        self.status.set(standing.state());
+        before
+    }
+
+    /// Whether the operator has drained it.
+    pub fn drained(&self) -> bool {
+        self.standing.lock().drained
+    }
+
+    /// A number that is higher in each new life of the same id.
+    pub fn life(&self) -> u64 {
+        self.life
     }
 
     /// Whether a probe has been answered and none has failed it since.
@@ -122,9 +247,9 @@ impl Replica {
     pub fn member(&self) -> Member {
         Member {
             id: self.id.clone(),
-            weight: self.weight,
-            max_in_flight: self.max_in_flight,
-            incarnation: 0,
+            weight: self.weight(),
+            max_in_flight: self.max_in_flight(),
+            incarnation: self.life,
             load: self.load.clone(),
             status: self.status.clone(),
         }

@@ -255,7 +255,7 @@ impl Exchange {
                 }
             }
         }
-        if self.proxy.access_log.enabled() {
+        if self.snapshot.config.logging.access && self.proxy.access_log.enabled() {
             self.proxy.access_log.send(Record {
                 time: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
                 request_id: self.request_id.clone(),

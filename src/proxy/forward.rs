@@ -65,15 +65,11 @@ pub async fn forward(
     loop {
         exchange.enter(Phase::Decide);
         let now = exchange.proxy().now();
-        let plan = match pool.decide(&routing::Request { tried: &tried, ..request.clone() }, now) {
-            Ok(plan) => plan,
+        let (plan, replica) = match pool.decide(&routing::Request { tried: &tried, ..request.clone() }, now) {
+            Ok(decided) => decided,
             Err(refusal) => {
                 return elsewhere.ok_or_else(|| refused(pool, refusal, tried.len(), last));
             }
-        };
-        let Some(replica) = pool.replica(&plan.leg.replica).cloned() else {
-            let message = format!("replica {} is no longer in pool {}", plan.leg.replica, pool.name());
-            return Err(Problem::new(Cause::Internal, Phase::Decide, message));
         };
         exchange.attempt(&replica, plan.reason, plan.leg.reservation);
         let first_byte = exchange.snapshot().config.timeouts.first_byte;
@@ -187,7 +183,8 @@ impl Outgoing {
         let mut request = Request::new(Full::new(self.body.clone()));
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = target;
-        *request.headers_mut() = head::for_replica(self.headers.clone(), replica.authority(), replica.authorization());
+        *request.headers_mut() =
+            head::for_replica(self.headers.clone(), replica.authority(), replica.authorization().as_ref());
         Ok(request)
     }
 }

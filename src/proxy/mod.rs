@@ -11,6 +11,7 @@ mod forward;
 mod head;
 mod models;
 mod relay;
+mod reload;
 mod server;
 mod service;
 mod stored;
@@ -24,10 +25,13 @@ use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
 use crate::config::{Config, LogFormat};
-use crate::fleet::{self, Fleet};
+use crate::fleet::Fleet;
 use crate::routing::Tick;
 use crate::telemetry::{AccessLog, Metrics};
 
+pub use reload::{Reload, Trigger};
+
+use reload::Changes;
 use server::Listener;
 use stored::StoredResponses;
 
@@ -47,6 +51,7 @@ pub struct Snapshot {
 #[derive(Debug)]
 pub struct Proxy {
     snapshot: ArcSwap<Snapshot>,
+    changes: Changes,
     started: Instant,
     metrics: Arc<Metrics>,
     access_log: AccessLog,
@@ -62,16 +67,17 @@ impl Proxy {
     pub fn new(config: Config, access_log_out: Option<Box<dyn io::Write + Send>>) -> io::Result<Arc<Self>> {
         let metrics = Arc::new(Metrics::new().map_err(io::Error::other)?);
         let json = config.logging.format == LogFormat::Json;
-        let access_log = match access_log_out.filter(|_| config.logging.access) {
+        metrics.reload_took();
+        let config = Arc::new(config);
+        // Whether a line is written is for each request's configuration to say.
+        let access_log = match access_log_out {
             Some(out) => AccessLog::start(json, metrics.log_dropped.clone(), out)?,
             None => AccessLog::off(),
         };
         Ok(Arc::new(Self {
             stored: StoredResponses::new(config.limits.stored_responses),
-            snapshot: ArcSwap::from_pointee(Snapshot {
-                fleet: Fleet::new(&config, &metrics),
-                config: Arc::new(config),
-            }),
+            snapshot: ArcSwap::from_pointee(Snapshot { fleet: Fleet::new(&config, &metrics), config: config.clone() }),
+            changes: Changes::new(config),
             started: Instant::now(),
             metrics,
             access_log,
@@ -95,6 +101,7 @@ impl Proxy {
     /// When the text can't be encoded.
     pub fn render_metrics(&self) -> Result<String, prometheus::Error> {
         let fleet = &self.snapshot().fleet;
+        self.settle_metrics(fleet);
         for replica in fleet.replicas() {
             let load = replica.load();
             let state = replica.state().as_str();
@@ -137,7 +144,7 @@ pub struct Running {
     /// Where it listens, in the configuration's order.
     pub addresses: Vec<SocketAddr>,
     listeners: Vec<tokio::task::JoinHandle<()>>,
-    probes: Vec<tokio::task::JoinHandle<()>>,
+    follow: Option<tokio::task::AbortHandle>,
 }
 
 impl Running {
@@ -151,13 +158,16 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        for task in self.listeners.iter().chain(&self.probes) {
-            task.abort();
+        self.listeners.iter().for_each(tokio::task::JoinHandle::abort);
+        if let Some(follow) = &self.follow {
+            follow.abort();
         }
+        self.proxy.stop_background();
     }
 }
 
-/// Binds every listener and starts to serve, and to probe the replicas.
+/// Binds every listener and starts to serve, to probe the replicas and look for more, and to follow the file that
+/// [`Proxy::set_config_file`] named.
 ///
 /// # Errors
 /// When an address can't be bound; the message names it.
@@ -171,6 +181,6 @@ pub fn start(proxy: Arc<Proxy>) -> io::Result<Running> {
     }
     let addresses = bound.iter().map(Listener::address).collect();
     let listeners = bound.into_iter().map(|listener| tokio::spawn(listener.serve(proxy.clone()))).collect();
-    let probes = snapshot.fleet.replicas().iter().map(|replica| tokio::spawn(fleet::watch(replica.clone()))).collect();
-    Ok(Running { proxy, addresses, listeners, probes })
+    let follow = proxy.start_background();
+    Ok(Running { proxy, addresses, listeners, follow })
 }

@@ -85,7 +85,7 @@ async fn ask(replica: &Replica, authorization: Option<&HeaderValue>) -> Option<V
     };
     let mut request =
         Request::get(format!("{}/v1/models", replica.url().base_path)).header(header::HOST, replica.authority());
-    if let Some(authorization) = replica.authorization().or(authorization) {
+    if let Some(authorization) = replica.authorization().or_else(|| authorization.cloned()) {
         request = request.header(header::AUTHORIZATION, authorization);
     }
     let response = connection.send(request.body(Full::new(Bytes::new())).ok()?).await.ok()?;

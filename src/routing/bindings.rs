@@ -34,7 +34,13 @@ pub(super) struct Bindings {
 impl Bindings {
     /// A table of at most `max` bindings, each forgotten when unused for `ttl`.
     pub fn new(ttl: Duration, max: usize) -> Self {
-        Self { table: LruCache::unbounded(), ttl: u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX), max }
+        Self { table: LruCache::unbounded(), ttl: micros(ttl), max }
+    }
+
+    /// Changes its bounds; what is over them goes.
+    pub fn set_bounds(&mut self, ttl: Duration, max: usize) {
+        (self.ttl, self.max) = (micros(ttl), max);
+        self.shrink();
     }
 
     /// Uses a session's binding: hands it to `read` and starts its time to live again.
@@ -53,6 +59,10 @@ impl Bindings {
     /// Binds a session, in place of any binding it has.
     pub fn write(&mut self, session: SessionKey, replica: Arc<str>, incarnation: u64, now: Tick) {
         self.table.put(session, Binding { replica, incarnation, used: now });
+        self.shrink();
+    }
+
+    fn shrink(&mut self) {
         while self.table.len() > self.max {
             self.table.pop_lru();
         }
@@ -72,6 +82,10 @@ impl Bindings {
     pub fn len(&self) -> usize {
         self.table.len()
     }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn expired(binding: &Binding, now: Tick, ttl: u64) -> bool {

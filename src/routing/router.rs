@@ -175,6 +175,15 @@ impl Router {
         self.entries = entries;
     }
 
+    /// Takes a new policy and new session settings; members, placements, turns and bindings stay.
+    ///
+    /// Bindings stay under a policy that has none, too: they are there when the policy comes back, until their time to
+    /// live is over. A new time to live counts from a binding's last use; a smaller table drops the least recently used.
+    pub fn reconfigure(&mut self, policy: &config::Policy, session: &config::Session) {
+        self.policy = Policy::new(policy);
+        self.bindings.set_bounds(session.ttl, session.max_bindings);
+    }
+
     /// Number of session bindings held. Some may have expired: they are swept a few a decision.
     pub fn bindings(&self) -> usize {
         self.bindings.len()

@@ -2,12 +2,15 @@
 //!
 //! Handles on the request path are resolved once a replica ([`ReplicaMetrics`]); a replica that leaves takes its series
 //! along.
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::fmt::Write;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use prometheus::core::Collector;
+use prometheus::core::{Collector, MetricVec, MetricVecBuilder};
 use prometheus::{
-    Encoder, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry, TextEncoder,
+    Encoder, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
+    Opts, Registry, TextEncoder,
 };
 
 /// What kind of metric a family is.
@@ -80,6 +83,17 @@ families! {
     ACCEPTED = "warmroute_client_connections_accepted_total" Counter [] "Client connections accepted.";
     CLIENT_TIMEOUTS = "warmroute_client_timeouts_total" Counter ["timer"]
         "Client connections ended by a timer: head, keep_alive, body.";
+    RELOADS = "warmroute_config_reloads_total" Counter ["result"]
+        "Reloads of the configuration: `ok`, or `failed` (the configuration before stays in force).";
+    RELOAD_OK = "warmroute_config_last_reload_successful" Gauge []
+        "1 when the configuration that was last read is in force, 0 when it was refused.";
+    RELOAD_TIME = "warmroute_config_last_reload_success_timestamp_seconds" Gauge []
+        "When the configuration in force was read, in Unix time.";
+    DISCOVERIES = "warmroute_discovery_lookups_total" Counter ["pool", "result"]
+        "Looks at where a pool's replicas are listed: `changed`, `unchanged`, or `failed` (the last list stays in force).";
+    DISCOVERED = "warmroute_discovery_replicas" Gauge ["pool"] "Replicas in the list that discovery last read.";
+    DISCOVERED_TIME = "warmroute_discovery_last_success_timestamp_seconds" Gauge ["pool"]
+        "When discovery last read the list, in Unix time.";
     LOG_DROPPED = "warmroute_access_log_dropped_total" Counter [] "Access-log lines dropped because the writer was behind.";
 }
 
@@ -95,9 +109,44 @@ fn opts(family: Family) -> Opts {
 
 // Names and labels are constants checked by the test below, so a failure to build is a bug in this file alone; an
 // unregistered family then stays invisible instead of ending the process.
-fn register<C: Collector + Clone + 'static>(registry: &Registry, collector: &C) {
-    if let Err(error) = registry.register(Box::new(collector.clone())) {
+fn register<C: Collector + Clone + 'static>(building: &Building, collector: &C) {
+    if let Err(error) = building.registry.register(Box::new(collector.clone())) {
         tracing::error!(%error, "a metric family could not be registered");
+    }
+}
+
+/// What the families are registered in while they are built.
+#[derive(Default)]
+struct Building {
+    registry: Registry,
+    labelled: RefCell<Vec<Box<dyn Labelled>>>,
+}
+
+impl Building {
+    fn labelled<T: MetricVecBuilder + 'static>(&self, family: Family, metric: &MetricVec<T>) {
+        if family.labels.iter().any(|label| matches!(*label, "pool" | "replica")) {
+            self.labelled.borrow_mut().push(Box::new(metric.clone()));
+        }
+    }
+}
+
+/// A family whose series come and go with pools and replicas.
+trait Labelled: Send + Sync {
+    fn retain(&self, keep: &dyn Fn(Option<&str>, Option<&str>) -> bool);
+}
+
+impl<T: MetricVecBuilder> Labelled for MetricVec<T> {
+    fn retain(&self, keep: &dyn Fn(Option<&str>, Option<&str>) -> bool) {
+        for family in self.collect() {
+            for metric in family.get_metric() {
+                let labels: HashMap<&str, &str> =
+                    metric.get_label().iter().map(|label| (label.name(), label.value())).collect();
+                if !keep(labels.get("pool").copied(), labels.get("replica").copied()) {
+                    // It may be gone already; what matters is that it is.
+                    let _ = self.remove(&labels);
+                }
+            }
+        }
     }
 }
 
@@ -105,6 +154,7 @@ macro_rules! build {
     ($registry:expr, $type:ident, $family:expr) => {{
         let metric = $type::new(opts($family), $family.labels)?;
         register($registry, &metric);
+        $registry.labelled($family, &metric);
         metric
     }};
     ($registry:expr, single $type:ident, $family:expr) => {{
@@ -116,14 +166,15 @@ macro_rules! build {
         let options = HistogramOpts::from(opts($family)).buckets(SECONDS.to_vec());
         let metric = HistogramVec::new(options, $family.labels)?;
         register($registry, &metric);
+        $registry.labelled($family, &metric);
         metric
     }};
 }
 
 /// All families of one process.
-#[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
+    labelled: Vec<Box<dyn Labelled>>,
     requests: IntCounterVec,
     /// Requests answered by the router itself: pool, cause.
     pub rejected: IntCounterVec,
@@ -156,7 +207,23 @@ pub struct Metrics {
     pub client_timeouts: IntCounterVec,
     /// Access-log lines dropped.
     pub log_dropped: IntCounter,
+    /// Reloads of the configuration: result.
+    pub reloads: IntCounterVec,
+    /// Whether the last one took.
+    pub reload_ok: IntGauge,
+    /// When one last took.
+    pub reload_time: Gauge,
+    /// Looks of discovery: pool, result.
+    pub discoveries: IntCounterVec,
+    discovered: IntGaugeVec,
+    discovered_time: GaugeVec,
     _build: GaugeVec,
+}
+
+impl std::fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
 }
 
 impl Metrics {
@@ -165,11 +232,12 @@ impl Metrics {
     /// # Errors
     /// Only when a row of the table is malformed, which a test rules out.
     pub fn new() -> Result<Self, prometheus::Error> {
-        let r = &Registry::new();
+        let r = &Building::default();
         let build = build!(r, GaugeVec, BUILD_INFO);
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1.0);
-        Ok(Self {
-            registry: r.clone(),
+        let metrics = Self {
+            registry: r.registry.clone(),
+            labelled: Vec::new(),
             requests: build!(r, IntCounterVec, REQUESTS),
             rejected: build!(r, IntCounterVec, REJECTED),
             in_flight: build!(r, IntGaugeVec, IN_FLIGHT),
@@ -192,8 +260,32 @@ impl Metrics {
             accepted: build!(r, single IntCounter, ACCEPTED),
             client_timeouts: build!(r, IntCounterVec, CLIENT_TIMEOUTS),
             log_dropped: build!(r, single IntCounter, LOG_DROPPED),
+            reloads: build!(r, IntCounterVec, RELOADS),
+            reload_ok: build!(r, single IntGauge, RELOAD_OK),
+            reload_time: build!(r, single Gauge, RELOAD_TIME),
+            discoveries: build!(r, IntCounterVec, DISCOVERIES),
+            discovered: build!(r, IntGaugeVec, DISCOVERED),
+            discovered_time: build!(r, GaugeVec, DISCOVERED_TIME),
             _build: build,
-        })
+        };
+        Ok(Self { labelled: r.labelled.take(), ..metrics })
+    }
+
+    /// Removes every series that has a pool or replica among its labels and is not to be kept: `keep(pool, replica)`.
+    pub fn retain(&self, keep: impl Fn(Option<&str>, Option<&str>) -> bool) {
+        self.labelled.iter().for_each(|family| family.retain(&keep));
+    }
+
+    /// A discovery that was answered.
+    pub fn discovered(&self, pool: &str, replicas: usize) {
+        self.discovered.with_label_values(&[pool]).set(i64::try_from(replicas).unwrap_or(i64::MAX));
+        self.discovered_time.with_label_values(&[pool]).set(unix_seconds());
+    }
+
+    /// A reload, or the start, that took.
+    pub fn reload_took(&self) {
+        self.reload_ok.set(1);
+        self.reload_time.set(unix_seconds());
     }
 
     /// Handles for one replica.
@@ -251,6 +343,10 @@ impl Metrics {
     }
 }
 
+fn unix_seconds() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
 /// Handles that belong to one replica whatever the pool.
 #[derive(Debug)]
 pub struct ReplicaMetrics {
@@ -294,6 +390,29 @@ mod tests {
             assert_eq!(family.kind == Kind::Counter, family.name.ends_with("_total"), "{}", family.name);
         }
         assert!(metrics.render().unwrap().contains("warmroute_build_info"));
+    }
+
+    /// Field report D6: dead replicas stay in metrics.
+    #[test]
+    fn d6_what_left_takes_its_series_along_and_nobody_elses() {
+        let metrics = Metrics::new().unwrap();
+        for replica in ["a", "b"] {
+            let handles = metrics.replica(replica);
+            handles.probe_ok.inc();
+            metrics.request("p", replica, "random", "ok").inc();
+            metrics.latencies("p", replica).0.observe(1.0);
+            metrics.set_replica(replica, 0, 0, "ready", 0);
+        }
+        metrics.set_bindings("p", 1);
+        metrics.retain(|_, replica| replica != Some("b"));
+        let text = metrics.render().unwrap();
+        assert!(!text.contains("replica=\"b\""), "{text}");
+        for name in ["requests_total", "replica_state", "health_probes_total", "time_to_first_token_seconds_count"] {
+            assert!(text.lines().any(|l| l.starts_with(&format!("warmroute_{name}")) && l.contains("replica=\"a\"")));
+        }
+        metrics.retain(|pool, _| pool != Some("p"));
+        let text = metrics.render().unwrap();
+        assert!(!text.contains("pool=\"p\"") && text.contains("warmroute_health_probes_total{replica=\"a\""), "{text}");
     }
 
     #[test]

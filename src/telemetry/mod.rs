@@ -6,5 +6,5 @@ mod log;
 mod metrics;
 
 pub use access_log::{AccessLog, Record};
-pub use log::init as init_log;
+pub use log::{init as init_log, set_filter as set_log_filter};
 pub use metrics::{FAMILIES, Family, Kind, Metrics, ReplicaMetrics, reference};

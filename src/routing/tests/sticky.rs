@@ -269,3 +269,25 @@ fn a_binding_to_an_unknown_replica_is_not_taken_over() {
     router.apply(&effect, Tick(0));
     assert_eq!(succeed(&mut router, &of_session(1), Tick(0)), (home, Reason::Bound));
 }
+
+#[test]
+fn bindings_outlive_a_change_of_policy_and_of_bounds() {
+    let members = fleet(&[1; 4]);
+    let mut router = router(sticky(), &members);
+    let homes: Vec<_> = (0..20).map(|key| succeed(&mut router, &of_session(key), Tick(0)).0).collect();
+
+    // Away and back: what load decides in between is not bound, and the bindings are still there.
+    router.reconfigure(&Policy::RoundRobin, &Session::default());
+    assert_eq!(succeed(&mut router, &of_session(0), Tick(1)).1, Reason::RoundRobin);
+    router.reconfigure(&sticky(), &Session::default());
+    for (key, home) in homes.iter().enumerate() {
+        assert_eq!(succeed(&mut router, &of_session(key as u128), Tick(2)), (home.clone(), Reason::Bound));
+    }
+
+    // A smaller table keeps the most recently used; a shorter life counts from the last use.
+    router.reconfigure(&sticky(), &Session { max_bindings: 5, ..Session::default() });
+    assert_eq!(router.bindings(), 5);
+    assert_eq!(succeed(&mut router, &of_session(19), Tick(3)).1, Reason::Bound);
+    router.reconfigure(&sticky(), &Session { ttl: std::time::Duration::from_secs(1), ..Session::default() });
+    assert_eq!(succeed(&mut router, &of_session(19), Tick(3 + SECOND)).1, Reason::Hashed);
+}

@@ -46,7 +46,9 @@ impl Pool {
         for key in &keys {
             out += &format!("    {key}\n");
         }
-        out += "    replicas:\n";
+        if !self.replicas.is_empty() {
+            out += "    replicas:\n";
+        }
         for replica in &self.replicas {
             out += &format!("      - {replica}\n");
         }

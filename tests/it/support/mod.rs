@@ -16,9 +16,9 @@ pub use config::{Config, Pool};
 pub use http::{Client, Event, Head, Request, Response, exchange, get, sse_events};
 pub use mock::Mock;
 pub use process::Process;
-pub use proxy::Proxy;
+pub use proxy::{Proxy, replace};
 pub use requests::{ENDPOINTS, Family, chat, chat_body, sized_chat};
-pub use upstream::{Upstream, full_listener, respond};
+pub use upstream::{Seen, Upstream, Wire, full_listener, respond};
 pub use wait::{wait_until, within};
 
 use std::time::Duration;

@@ -89,7 +89,12 @@ impl Process {
 
     /// Sends SIGTERM.
     pub fn terminate(&self) {
-        let sent = Command::new("kill").args(["-TERM", &self.pid().to_string()]).status().expect("kill runs");
+        self.signal("-TERM");
+    }
+
+    /// Sends a signal: `-HUP`.
+    pub fn signal(&self, signal: &str) {
+        let sent = Command::new("kill").args([signal, &self.pid().to_string()]).status().expect("kill runs");
         assert!(sent.success());
     }
 

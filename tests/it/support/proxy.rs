@@ -1,5 +1,6 @@
 //! `warmroute serve` as a process.
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -13,7 +14,8 @@ pub struct Proxy {
     pub process: Process,
     address: SocketAddr,
     admin: SocketAddr,
-    _folder: TempDir,
+    config: PathBuf,
+    folder: TempDir,
 }
 
 impl Proxy {
@@ -35,11 +37,43 @@ impl Proxy {
         let folder = TempDir::new().expect("a folder for the configuration");
         let path = folder.path().join("warmroute.yaml");
         std::fs::write(&path, config.yaml()).expect("the configuration is written");
-        let path = path.to_str().expect("UTF-8").to_string();
+        Self::serving(folder, path, environment)
+    }
+
+    /// Starts it with a file that lies somewhere in `folder`.
+    pub fn serving(folder: TempDir, config: PathBuf, environment: &[(&str, &str)]) -> Self {
+        let path = config.to_str().expect("UTF-8").to_string();
         let mut process = Process::start(&["serve", "--config", &path], environment);
         let address = process.line("proxy address", |line| listening(line, "proxy"));
         let admin = process.line("admin address", |line| listening(line, "admin"));
-        Self { process, address, admin, _folder: folder }
+        Self { process, address, admin, config, folder }
+    }
+
+    /// The folder of its configuration.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Puts another text in the place of its configuration's file, by renaming; whether it is read is its business.
+    pub fn replace_config(&self, text: &str) {
+        replace(&self.config, text);
+    }
+
+    /// POST to the admin listener.
+    pub async fn admin_post(&self, target: &str) -> Response {
+        exchange(self.admin, &Request::new("POST", target)).await
+    }
+
+    /// Replaces its configuration and has it reloaded.
+    pub async fn reload(&self, config: &Config) {
+        self.replace_config(&config.yaml());
+        let answer = self.admin_post("/reload").await;
+        assert_eq!(answer.status(), 200, "{}", answer.text());
+    }
+
+    /// The row of one replica in `/replicas`.
+    pub async fn replica(&self, id: &str) -> Option<Value> {
+        self.replicas().await.into_iter().find(|row| row["id"] == id)
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -109,6 +143,13 @@ impl Proxy {
 }
 
 /// The address in a log line, text or JSON, that tells where this role listens.
+/// Writes a file as careful tools do: beside it, then renamed over it.
+pub fn replace(path: &Path, text: &str) {
+    let new = path.with_extension("new");
+    std::fs::write(&new, text).expect("the folder can be written");
+    std::fs::rename(&new, path).expect("a file can be renamed");
+}
+
 fn listening(line: &str, role: &str) -> Option<SocketAddr> {
     let line = line.contains("listening").then(|| line.replace('"', "").replace("address:", "address="))?;
     let named = [format!("role={role}"), format!("role:{role}")].iter().any(|named| line.contains(named));

@@ -1,0 +1,32 @@
+//! A list in a file, read again when it changes.
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::List;
+use crate::config::{self, Watch};
+
+/// The file, and what waits for its changes.
+pub(super) struct File {
+    path: PathBuf,
+    watch: Watch,
+}
+
+impl File {
+    pub fn new(path: PathBuf) -> Self {
+        Self { watch: Watch::new(&path), path }
+    }
+
+    pub async fn look(&mut self) -> Result<List, String> {
+        let path = self.path.clone();
+        let read = tokio::task::spawn_blocking(move || config::load_replicas(&path, &|name| std::env::var(name).ok()));
+        match read.await {
+            Ok(Ok(replicas)) => Ok(List { replicas, holds: None }),
+            Ok(Err(errors)) => Err(errors.to_string()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    pub async fn changed(&self, look: Duration) {
+        self.watch.changed(look).await;
+    }
+}

@@ -1,0 +1,154 @@
+//! One fleet after another: what stays is the same object, what left is let go, and old requests decide among the new.
+use std::path::Path;
+
+use super::*;
+use crate::routing::{Request, SessionKey, State, Tick};
+
+fn config(pools: &str) -> Config {
+    let text = format!("listen: 127.0.0.1:1\npools:\n{pools}");
+    config::parse(&text, "test", Path::new(""), &|_| None).unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+fn found(pool: &str, urls: &[&str]) -> Found {
+    let replica =
+        |url: &&str| config(&format!("  - {{ model: x, replicas: [\"{url}\"] }}\n")).pools[0].replicas[0].clone();
+    Found::from([(pool.into(), urls.iter().map(replica).collect())])
+}
+
+fn of_session(key: u128) -> Request<'static> {
+    Request { session: Some(SessionKey(key)), sequences: 1, ..Request::default() }
+}
+
+const TWO: &str = "  - { model: m, policy: session_sticky, replicas: [\"http://a:1\", \"http://b:1\"] }\n";
+
+#[test]
+fn what_stays_is_the_same_with_its_new_settings() {
+    let metrics = Metrics::new().unwrap();
+    let one = Fleet::new(&config(TWO), &metrics);
+    let reservation = one.replicas()[0].load().reserve(1, None);
+    one.replicas()[1].set_drained(true);
+    let text = "  - model: m\n    health: { interval: 7s }\n    replicas:\n      - http://c:1\n      \
+                - { url: \"http://b:1\", weight: 3, credential: k, max_in_flight: 9 }\n      - http://a:1\n";
+    let two = one.next(&config(text), &Found::new(), &metrics);
+    let (a, b) = (two.replica("a:1").unwrap(), two.replica("b:1").unwrap());
+    assert!(Arc::ptr_eq(a, &one.replicas()[0]) && Arc::ptr_eq(b, &one.replicas()[1]));
+    assert_eq!(a.load().requests(), 1);
+    assert_eq!((b.weight(), b.max_in_flight(), b.health().interval.as_secs()), (3, Some(9), 7));
+    assert_eq!(b.authorization().unwrap(), "Bearer k");
+    assert_eq!(b.state(), State::Draining, "a drain outlives a reload");
+    assert_eq!(two.replica("c:1").unwrap().state(), State::Warming, "it joins others, and ramps up");
+    assert_eq!(a.state(), State::Ready);
+    drop(reservation);
+    assert_eq!(a.load().requests(), 0);
+}
+
+#[test]
+fn another_address_or_incarnation_is_another_life() {
+    let metrics = Metrics::new().unwrap();
+    let text = |url: &str, more: &str| format!("  - {{ model: m, replicas: [{{ id: r, url: \"{url}\"{more} }}] }}\n");
+    let one = Fleet::new(&config(&text("http://a:1", "")), &metrics);
+    one.replicas()[0].set_drained(true);
+    let two = one.next(&config(&text("http://a:2", "")), &Found::new(), &metrics);
+    let three = two.next(&config(&text("http://a:2", ", incarnation: 1")), &Found::new(), &metrics);
+    let lives: Vec<_> = [&one, &two, &three].map(|fleet| fleet.replicas()[0].life()).into();
+    assert!(lives.is_sorted_by(|a, b| a < b), "{lives:?}");
+    assert!(three.replicas()[0].drained(), "the operator drained the id");
+    // Left for one list and back: nothing of the old engine is believed any more.
+    let away = three.next(&config("  - { model: m, replicas: [\"http://z:1\"] }\n"), &Found::new(), &metrics);
+    let back = away.next(&config(&text("http://a:2", ", incarnation: 1")), &Found::new(), &metrics);
+    assert!(back.replicas()[0].life() > lives[2] && !back.replicas()[0].drained());
+}
+
+#[test]
+fn a_request_under_an_old_snapshot_decides_among_the_replicas_of_now() {
+    let metrics = Metrics::new().unwrap();
+    let one = Fleet::new(&config(TWO), &metrics);
+    let old = one.pools()[0].clone();
+    let mut homes = Vec::new();
+    for key in 0..20 {
+        let (plan, replica) = old.decide(&of_session(key), Tick(0)).unwrap();
+        old.apply(plan.on_success.as_ref().unwrap(), Tick(0));
+        homes.push(replica.id().clone());
+    }
+    let three = TWO.replace("\"http://b:1\"", "\"http://b:1\", \"http://c:1\"");
+    let two = one.next(&config(&three), &Found::new(), &metrics);
+    for (key, home) in homes.iter().enumerate() {
+        for pool in [&old, &two.pools()[0]] {
+            let (_, replica) = pool.decide(&of_session(key as u128), Tick(1)).unwrap();
+            assert_eq!(replica.id(), home, "bindings go on, for old requests and new ones");
+        }
+    }
+    let last = two.next(&config(&TWO.replace("\"http://b:1\"", "\"http://c:1\"")), &Found::new(), &metrics);
+    for key in 0..40 {
+        let (_, replica) = old.decide(&of_session(key), Tick(2)).unwrap();
+        assert!(Arc::ptr_eq(&replica, last.replica(replica.id()).unwrap()), "{} has left", replica.id());
+    }
+}
+
+#[test]
+fn what_is_found_joins_what_is_written_and_never_replaces_it() {
+    let metrics = Metrics::new().unwrap();
+    let text = "  - { model: m, replicas: [\"http://a:1\"], discover: { file: f } }\n  \
+                - { model: n, replicas: [{ id: x, url: \"http://b:1\" }] }\n";
+    let config = config(text);
+    let ids = |fleet: &Fleet| fleet.pools()[0].replicas().iter().map(|r| r.id().to_string()).collect::<Vec<_>>();
+    let one = Fleet::new(&config, &metrics);
+    assert_eq!(ids(&one), ["a:1"]);
+    let two = one.next(&config, &found("m", &["http://c:1", "http://a:1", "http://b:1"]), &metrics);
+    assert_eq!(ids(&two), ["a:1", "c:1"]);
+    assert_eq!(two.conflicts().len(), 1, "b:1 is x already: {:?}", two.conflicts());
+    assert!(two.conflicts()[0].contains("replica x is at http://b:1"), "{:?}", two.conflicts());
+    let three = two.next(&config, &found("m", &[]), &metrics);
+    assert_eq!(ids(&three), ["a:1"]);
+    // What another pool had found is nobody's here.
+    assert_eq!(ids(&three.next(&config, &found("n", &["http://d:1"]), &metrics)), ["a:1"]);
+}
+
+#[test]
+fn a_drained_replica_stays_so_whatever_health_finds() {
+    let metrics = Metrics::new().unwrap();
+    let fleet = Fleet::new(&config(TWO), &metrics);
+    let replica = &fleet.replicas()[0];
+    replica.set_drained(true);
+    replica.succeeded();
+    assert_eq!(replica.state(), State::Draining);
+    (0..3).for_each(|_| replica.failed("test"));
+    assert_eq!(replica.state(), State::Down, "what is down takes not even its own sessions");
+    replica.succeeded();
+    assert_eq!(replica.state(), State::Draining);
+    assert!(replica.set_drained(false));
+    assert_ne!(replica.state(), State::Draining);
+}
+
+#[test]
+fn d6_series_go_when_what_left_is_idle() {
+    let metrics = Metrics::new().unwrap();
+    let one = Fleet::new(&config(TWO), &metrics);
+    let b = one.replica("b:1").unwrap().clone();
+    let open = b.load().reserve(1, None);
+    let two = one.next(&config(&TWO.replace(", \"http://b:1\"", "")), &Found::new(), &metrics);
+    let mut leaving = Leaving::default();
+    assert_eq!(leaving.follow(&one, &two), ["b:1".into()]);
+    let has_b = |leaving: &mut Leaving| {
+        // A request that ends late writes its series once more.
+        metrics.request("m", "b:1", "bound", "ok").inc();
+        leaving.settle(&two, &metrics);
+        let text = metrics.render().unwrap();
+        assert!(text.contains("replica=\"a:1\""));
+        text.contains("replica=\"b:1\"")
+    };
+    assert!(has_b(&mut leaving), "a request is open there");
+    drop(open);
+    assert!(!has_b(&mut leaving));
+    assert!(!has_b(&mut leaving), "and again, for as long as someone holds it");
+    drop((one, b));
+    assert!(!has_b(&mut leaving));
+
+    // A pool that left takes its own along.
+    let other = two.next(&config(&TWO.replace("model: m", "model: n")), &Found::new(), &metrics);
+    leaving.follow(&two, &other);
+    drop(two);
+    leaving.settle(&other, &metrics);
+    let text = metrics.render().unwrap();
+    assert!(!text.contains("pool=\"m\"") && text.contains("pool=\"n\""), "{text}");
+}
