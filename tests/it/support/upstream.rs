@@ -130,7 +130,16 @@ impl Upstream {
         F: Fn(Seen, Wire) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Option<Wire>> + Send + 'static,
     {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
+        Self::start_at("127.0.0.1:0".parse().expect("an address"), script).await
+    }
+
+    /// The same at a given address: one that was there before.
+    pub async fn start_at<F, Fut>(address: SocketAddr, script: F) -> Self
+    where
+        F: Fn(Seen, Wire) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Option<Wire>> + Send + 'static,
+    {
+        let listener = TcpListener::bind(address).await.expect("loopback has a free port");
         let address = listener.local_addr().expect("bound");
         let seen = Arc::new(Mutex::new(Vec::new()));
         let connections = Arc::new(AtomicUsize::new(0));
