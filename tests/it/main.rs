@@ -9,6 +9,7 @@ mod client_leaves;
 mod encoding;
 mod errors;
 mod headers;
+mod keys;
 mod load;
 mod metrics;
 mod models;
