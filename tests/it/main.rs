@@ -10,6 +10,7 @@ mod client_leaves;
 mod encoding;
 mod errors;
 mod headers;
+mod keys;
 mod load;
 mod metrics;
 mod models;
