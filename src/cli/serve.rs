@@ -93,6 +93,9 @@ async fn serve(config: Config, file: Option<&Path>) -> std::io::Result<()> {
     if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
         tracing::warn!(%error, "the limit of open files stays as it is");
     }
+    // Before anything listens: whoever sees that it does may send a signal, and the system's default is to die.
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
     let proxy = Proxy::new(config, Some(Box::new(std::io::stdout())))?;
     if let Some(file) = file {
         proxy.set_config_file(file);
@@ -108,8 +111,6 @@ async fn serve(config: Config, file: Option<&Path>) -> std::io::Result<()> {
         tracing::info!(role = "admin", address = %admin.address, "listening");
     }
 
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
     loop {
         tokio::select! {
             _ = terminate.recv() => break,

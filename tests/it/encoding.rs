@@ -7,7 +7,7 @@ use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
 use crate::support::*;
 
-fn gzip(bytes: &[u8]) -> Vec<u8> {
+pub fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(bytes).unwrap();
     encoder.finish().unwrap()
@@ -17,7 +17,7 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
     compress_to_vec(bytes, CompressionLevel::Fastest)
 }
 
-fn compressed(encoding: &str, body: Vec<u8>) -> Request {
+pub fn compressed(encoding: &str, body: Vec<u8>) -> Request {
     Request::new("POST", "/v1/chat/completions")
         .header("content-type", "application/json")
         .header("content-encoding", encoding)

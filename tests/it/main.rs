@@ -12,6 +12,7 @@ mod drain;
 mod encoding;
 mod errors;
 mod headers;
+mod keys;
 mod load;
 mod metrics;
 mod models;
