@@ -1,0 +1,23 @@
+//! The router and the mock as processes, over sockets. One binary, a module for each promise.
+mod support;
+
+mod admin;
+mod alias;
+mod audio;
+mod backpressure;
+mod client_leaves;
+mod encoding;
+mod errors;
+mod headers;
+mod load;
+mod metrics;
+mod models;
+mod paths;
+mod policies;
+mod recorded;
+mod relay;
+mod responses;
+mod reuse;
+mod secrets;
+mod sessions;
+mod timeouts;

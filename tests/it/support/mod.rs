@@ -1,0 +1,47 @@
+//! What the socket tests stand on: the binary run as processes, a client and a fake engine that show every byte.
+//!
+//! Nothing here uses the library's own HTTP code: what is tested must not be its own witness. Children are killed by
+//! pid when their handle drops, and their output is shown when a test fails. Waiting is done by condition
+//! ([`wait_until`]); a test itself never sleeps.
+mod config;
+mod http;
+mod mock;
+mod process;
+mod proxy;
+mod requests;
+mod upstream;
+mod wait;
+
+pub use config::{Config, Pool};
+pub use http::{Client, Event, Head, Request, Response, exchange, get, sse_events};
+pub use mock::Mock;
+pub use process::Process;
+pub use proxy::Proxy;
+pub use requests::{ENDPOINTS, Family, chat, chat_body, sized_chat};
+pub use upstream::{Upstream, respond};
+pub use wait::{wait_until, within};
+
+use std::time::Duration;
+
+/// How long a condition that has no promised time may take on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A guarantee of 100 ms is asserted at three times its value: tests share two cores.
+pub const RELEASE: Duration = Duration::from_millis(300);
+
+/// A body of `n` bytes that no accident of alignment or repetition could reproduce.
+pub fn noise(n: usize, seed: u64) -> Vec<u8> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    (0..n).map(|_| random.u8(..)).collect()
+}
+
+/// Printable noise, for use inside a JSON string.
+pub fn letters(n: usize, seed: u64) -> String {
+    let mut random = fastrand::Rng::with_seed(seed);
+    (0..n).map(|_| random.alphanumeric()).collect()
+}
+
+/// Hash by which bodies are compared: the one the mock reports.
+pub fn hash(bytes: &[u8]) -> String {
+    format!("{:016x}", xxhash_rust::xxh3::xxh3_64(bytes))
+}

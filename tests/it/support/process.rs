@@ -1,0 +1,143 @@
+//! The binary as a child process: its output kept, its addresses learnt, its end assured.
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::PATIENCE;
+
+/// The binary under test.
+pub fn binary() -> &'static str {
+    env!("CARGO_BIN_EXE_warmroute")
+}
+
+/// A running `warmroute`, killed when dropped.
+pub struct Process {
+    name: String,
+    child: Child,
+    output: Arc<Output>,
+}
+
+#[derive(Default)]
+struct Output {
+    lines: Mutex<Vec<String>>,
+    more: Condvar,
+}
+
+impl Process {
+    /// Starts `warmroute ARGS` with extra environment. Both of its outputs are kept.
+    pub fn start(args: &[&str], environment: &[(&str, &str)]) -> Self {
+        let mut child = Command::new(binary())
+            .args(args)
+            .env_remove("RUST_LOG")
+            .envs(environment.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        let output = Arc::new(Output::default());
+        output.follow(child.stdout.take().expect("piped"));
+        output.follow(child.stderr.take().expect("piped"));
+        Self { name: args.first().unwrap_or(&"").to_string(), child, output }
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Every line it has printed so far, on either output.
+    pub fn output(&self) -> Vec<String> {
+        self.output.lines.lock().unwrap().clone()
+    }
+
+    /// The first line that `pick` takes, waiting for it.
+    pub fn line<T>(&mut self, what: &str, pick: impl Fn(&str) -> Option<T>) -> T {
+        let end = Instant::now() + PATIENCE;
+        let mut lines = self.output.lines.lock().unwrap();
+        loop {
+            if let Some(found) = lines.iter().find_map(|line| pick(line)) {
+                return found;
+            }
+            let gone = self.child.try_wait().expect("a child can be asked");
+            if gone.is_some() || Instant::now() > end {
+                let printed = lines.join("\n  ");
+                drop(lines);
+                panic!("{} printed no {what} (ended: {gone:?}); it printed:\n  {printed}", self.name);
+            }
+            lines = self.output.more.wait_timeout(lines, Duration::from_millis(50)).unwrap().0;
+        }
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self, deadline: Duration) -> ExitStatus {
+        let end = Instant::now() + deadline;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a child can be asked") {
+                return status;
+            }
+            assert!(Instant::now() < end, "{} has not ended within {deadline:?}", self.name);
+            thread::park_timeout(Duration::from_millis(5));
+        }
+    }
+
+    /// Sends SIGTERM.
+    pub fn terminate(&self) {
+        let sent = Command::new("kill").args(["-TERM", &self.pid().to_string()]).status().expect("kill runs");
+        assert!(sent.success());
+    }
+
+    /// Ends it at once and waits until it is gone.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Resident memory in bytes.
+    pub fn resident(&self) -> u64 {
+        let mut text = String::new();
+        File::open(format!("/proc/{}/status", self.pid()))
+            .and_then(|mut file| file.read_to_string(&mut text))
+            .expect("the process runs");
+        let line = text.lines().find(|line| line.starts_with("VmRSS:")).expect("a running process has VmRSS");
+        line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("a number of KiB") * 1024
+    }
+}
+
+impl Output {
+    fn follow(self: &Arc<Self>, pipe: impl Read + Send + 'static) {
+        let output = self.clone();
+        thread::spawn(move || {
+            for line in BufReader::new(pipe).split(b'\n') {
+                let Ok(line) = line else { break };
+                output.lines.lock().unwrap().push(String::from_utf8_lossy(&line).into_owned());
+                output.more.notify_all();
+            }
+        });
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+        if thread::panicking() {
+            let lines = self.output();
+            let skipped = lines.len().saturating_sub(60);
+            eprintln!("--- output of {} (last 60 lines) ---", self.name);
+            for line in &lines[skipped..] {
+                eprintln!("{line}");
+            }
+        }
+    }
+}
+
+/// The address after `key` in a line: `… address=127.0.0.1:8080 …`, `… http://127.0.0.1:8080`.
+pub fn address_after(line: &str, key: &str) -> Option<SocketAddr> {
+    let rest = &line[line.find(key)? + key.len()..];
+    let end = rest.find(|c: char| !(c.is_ascii_hexdigit() || matches!(c, '.' | ':' | '[' | ']'))).unwrap_or(rest.len());
+    rest[..end].parse().ok()
+}

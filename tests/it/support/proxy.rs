@@ -1,0 +1,115 @@
+//! `warmroute serve` as a process.
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::process::address_after;
+use super::{Client, Config, PATIENCE, Process, Request, Response, exchange, get, wait_until};
+
+/// A running router.
+pub struct Proxy {
+    pub process: Process,
+    address: SocketAddr,
+    admin: SocketAddr,
+    _folder: TempDir,
+}
+
+impl Proxy {
+    /// Starts it and waits until it is ready.
+    pub async fn start(config: &Config) -> Self {
+        let proxy = Self::start_unready(config);
+        wait_until("the router is ready", PATIENCE, || async { proxy.admin_get("/readyz").await.status() == 200 })
+            .await;
+        proxy
+    }
+
+    /// Starts it and waits only for its addresses: for replicas that are not up.
+    pub fn start_unready(config: &Config) -> Self {
+        Self::start_with(config, &[])
+    }
+
+    /// Starts it with extra environment.
+    pub fn start_with(config: &Config, environment: &[(&str, &str)]) -> Self {
+        let folder = TempDir::new().expect("a folder for the configuration");
+        let path = folder.path().join("warmroute.yaml");
+        std::fs::write(&path, config.yaml()).expect("the configuration is written");
+        let path = path.to_str().expect("UTF-8").to_string();
+        let mut process = Process::start(&["serve", "--config", &path], environment);
+        let address = process.line("proxy address", |line| listening(line, "proxy"));
+        let admin = process.line("admin address", |line| listening(line, "admin"));
+        Self { process, address, admin, _folder: folder }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub fn admin(&self) -> SocketAddr {
+        self.admin
+    }
+
+    pub async fn client(&self) -> Client {
+        Client::connect(self.address).await
+    }
+
+    /// One exchange on a connection of its own.
+    pub async fn exchange(&self, request: &Request) -> Response {
+        exchange(self.address, request).await
+    }
+
+    pub async fn admin_get(&self, target: &str) -> Response {
+        get(self.admin, target).await
+    }
+
+    /// The `/replicas` listing.
+    pub async fn replicas(&self) -> Vec<Value> {
+        let listing = self.admin_get("/replicas").await.json();
+        let rows = listing.as_array().or_else(|| listing["replicas"].as_array());
+        rows.unwrap_or_else(|| panic!("/replicas has no list: {listing}")).clone()
+    }
+
+    /// Open requests as the reservations have it.
+    pub async fn in_flight(&self) -> u64 {
+        let rows = self.replicas().await;
+        let open = |row: &Value| row["in_flight"].as_u64().unwrap_or_else(|| panic!("no in_flight in {row}"));
+        rows.iter().map(open).sum()
+    }
+
+    /// Waits until exactly `open` requests are booked.
+    pub async fn wait_in_flight(&self, open: u64, deadline: Duration) -> Duration {
+        wait_until(&format!("{open} booked requests"), deadline, || async { self.in_flight().await == open }).await
+    }
+
+    /// The load invariant at rest.
+    pub async fn load_is_zero(&self) {
+        self.wait_in_flight(0, PATIENCE).await;
+    }
+
+    /// The exposition.
+    pub async fn metrics(&self) -> String {
+        self.admin_get("/metrics").await.text()
+    }
+
+    /// Sum over the series of a family that carry the given labels: `name` or `name{a="b",c="d"}`. 0 if there is none.
+    pub async fn metric(&self, selector: &str) -> f64 {
+        let (name, labels) = selector.split_once('{').unwrap_or((selector, ""));
+        let labels: Vec<&str> = labels.trim_end_matches('}').split(',').filter(|label| !label.is_empty()).collect();
+        let mut sum = 0.0;
+        for line in self.metrics().await.lines().filter(|line| !line.starts_with('#')) {
+            let Some((series, value)) = line.rsplit_once(' ') else { continue };
+            let (family, carried) = series.split_once('{').unwrap_or((series, ""));
+            if family == name && labels.iter().all(|label| carried.contains(label)) {
+                sum += value.parse::<f64>().expect("a number");
+            }
+        }
+        sum
+    }
+}
+
+fn listening(line: &str, role: &str) -> Option<SocketAddr> {
+    let line = line.contains("listening").then_some(line)?;
+    let line = line.replace('"', "");
+    line.contains(&format!("role={role}")).then(|| address_after(&line, "address="))?
+}
