@@ -161,7 +161,13 @@ async fn attempt(
             },
         };
         match sent {
-            Ok(response) => return Ok((response, connection)),
+            Ok(response) => {
+                // A connection whose framing is in doubt is dropped with the answer, never used again.
+                return head::check_answer(&response).map(|()| (response, connection)).map_err(|reason| {
+                    let message = format!("the answer of replica {} can't be passed on: {reason}", replica.id());
+                    Failure::Final(Cause::BadAnswer, Phase::FirstByte, message)
+                });
+            }
             Err(SendFailure::Unsent(_)) if reused => {
                 exchange.enter(Phase::Connect);
                 count_retry(exchange, pool, "stale_connection");

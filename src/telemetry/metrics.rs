@@ -80,6 +80,8 @@ families! {
     ACCEPTED = "warmroute_client_connections_accepted_total" Counter [] "Client connections accepted.";
     CLIENT_TIMEOUTS = "warmroute_client_timeouts_total" Counter ["timer"]
         "Client connections ended by a timer: head, keep_alive, body.";
+    MALFORMED = "warmroute_malformed_requests_total" Counter ["cause"]
+        "Client connections ended because of a request that HTTP parsers may read in different ways, or that is over its limits, by cause.";
     LOG_DROPPED = "warmroute_access_log_dropped_total" Counter [] "Access-log lines dropped because the writer was behind.";
 }
 
@@ -154,6 +156,8 @@ pub struct Metrics {
     pub accepted: IntCounter,
     /// Client connections ended by a timer: timer.
     pub client_timeouts: IntCounterVec,
+    /// Connections ended by a malformed request: cause.
+    pub malformed: IntCounterVec,
     /// Access-log lines dropped.
     pub log_dropped: IntCounter,
     _build: GaugeVec,
@@ -191,6 +195,7 @@ impl Metrics {
             connections: build!(r, single IntGauge, CONNECTIONS),
             accepted: build!(r, single IntCounter, ACCEPTED),
             client_timeouts: build!(r, IntCounterVec, CLIENT_TIMEOUTS),
+            malformed: build!(r, IntCounterVec, MALFORMED),
             log_dropped: build!(r, single IntCounter, LOG_DROPPED),
             _build: build,
         })
