@@ -8,6 +8,8 @@
 mod chunks;
 mod head;
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod tests;
 
 use std::fmt;
