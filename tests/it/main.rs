@@ -9,6 +9,7 @@ mod client_leaves;
 mod encoding;
 mod errors;
 mod headers;
+mod http_rows;
 mod load;
 mod metrics;
 mod models;
