@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
 
@@ -194,6 +194,10 @@ impl Outgoing {
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = target;
         *request.headers_mut() = head::for_replica(self.headers.clone(), replica.authority(), replica.authorization());
+        // hyper says nothing of an empty body; where one is expected, a server may then ask for its length (411).
+        if self.body.is_empty() && matches!(self.method, Method::POST | Method::PUT | Method::PATCH) {
+            request.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
+        }
         Ok(request)
     }
 }
