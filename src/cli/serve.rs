@@ -118,6 +118,7 @@ async fn serve(config: Config) -> std::io::Result<()> {
         _ = terminate.recv() => tracing::warn!("a second signal: what is open is cut"),
         _ = interrupt.recv() => tracing::warn!("a second signal: what is open is cut"),
     }
+    proxy.flush_access_log();
     Ok(())
 }
 

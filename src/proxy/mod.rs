@@ -3,6 +3,7 @@
 //! `server` accepts and watches connections; `guard` lets only unambiguous requests through to HTTP's parser; `service` walks a request through its phases; `forward` finds a replica
 //! that answers; `relay` passes the answer on, byte for byte. One data path serves every endpoint, so that leaving
 //! clients, errors and accounting behave alike on all of them.
+mod admit;
 mod answer;
 mod body;
 mod exchange;
@@ -19,7 +20,7 @@ mod watched;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
@@ -31,6 +32,9 @@ use crate::telemetry::{AccessLog, Metrics};
 
 use server::Listener;
 use stored::StoredResponses;
+
+/// How long the process's end waits for the access log.
+const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// What is in force at one moment: a configuration, and the fleet it describes.
 #[derive(Debug)]
@@ -114,6 +118,11 @@ impl Proxy {
     /// Whether it is shutting down.
     pub fn draining(&self) -> bool {
         *self.draining.borrow()
+    }
+
+    /// Waits for the access log's last lines; call it when no request is open any more.
+    pub fn flush_access_log(&self) {
+        self.access_log.flush(LAST_LINES);
     }
 
     /// Stops accepting, closes idle connections, and lets open requests end.

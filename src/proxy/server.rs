@@ -7,7 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use http::{HeaderMap, Method, Request, header};
 use hyper::body::Incoming;
@@ -165,7 +165,7 @@ async fn serve_connection(proxy: &Arc<Proxy>, stream: TcpStream, client: SocketA
             }
             _ = draining.wait_for(|draining| *draining), if !drained => {
                 drained = true;
-                Pin::new(&mut connection).graceful_shutdown();
+                std::pin::Pin::new(&mut connection).graceful_shutdown();
             }
         }
     };
@@ -206,7 +206,6 @@ fn refusal(proxy: &Arc<Proxy>, client: SocketAddr, problem: &Problem) -> Vec<u8>
         field(name.as_str(), value.as_bytes());
     }
     field(X_REQUEST_ID.as_str(), id.as_bytes());
-    field(header::DATE.as_str(), httpdate::fmt_http_date(SystemTime::now()).as_bytes());
     field(header::CONNECTION.as_str(), b"close");
     field(header::CONTENT_LENGTH.as_str(), response.body().len().to_string().as_bytes());
     bytes.extend_from_slice(b"\r\n");

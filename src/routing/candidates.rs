@@ -137,3 +137,38 @@ impl Candidates {
         self.member[row].wrapping_sub(self.cursor)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dropped_candidate_leaves_the_others_whole() {
+        let row = |at: u32| Row {
+            member: at,
+            id_hash: 100 + u64::from(at),
+            weight: at + 1,
+            share: FULL_SHARE * u64::from(at + 1),
+            open: 60 * at,
+            placed: at,
+        };
+        let mut table = Candidates::default();
+        table.clear(0);
+        (0..4).for_each(|at| table.push(row(at)));
+        table.drop_full(1);
+        assert_eq!(table.full(), [(101, 2)]);
+        let mut seen = Vec::new();
+        for at in 0..table.len() {
+            let whole = row(table.member[at]);
+            assert_eq!(
+                (table.id_hash[at], table.weight[at], table.share[at]),
+                (whole.id_hash, whole.weight, whole.share)
+            );
+            assert_eq!((table.open[at], table.placed[at]), (whole.open, whole.placed));
+            assert_eq!(table.load[at], f64::from(whole.open) / f64::from(whole.weight));
+            seen.push(whole.member);
+        }
+        seen.sort_unstable();
+        assert_eq!(seen, [0, 2, 3]);
+    }
+}

@@ -81,44 +81,42 @@ impl Router {
     pub fn decide(&mut self, request: &Request<'_>, now: Tick) -> Result<Plan, Refusal> {
         self.bindings.sweep(now);
         let session = self.policy.session(request);
-        let mut bound = session.and_then(|session| self.bound(session, request, now));
+        let bound = session.and_then(|session| self.bound(session, request, now));
+        // A binding that still serves stays; so does one whose replica is only full.
+        let unbound = session.filter(|_| bound.is_none_or(|bound| bound.standing == Standing::Lost));
         let mut full = false;
 
         if let Some(member) = request.pinned.and_then(|id| self.index.get(id)).map(|&member| member as usize) {
-            match self.reserve_own(member, request) {
-                Ok(reservation) => {
-                    let scores = self.explain(request, now);
-                    // Draining replicas get no new sessions, and a binding that still serves stays.
-                    let unbound = bound.is_none_or(|bound| bound.standing == Standing::Lost);
-                    let draining = self.entries[member].member.status.get() == State::Draining;
-                    let bind = session.filter(|_| unbound && !draining);
-                    return Ok(self.book(member, reservation, Reason::Stored, bind, scores));
-                }
-                Err(standing) => full |= standing == Standing::Full,
+            let standing = Standing::of(&self.entries[member].member, request);
+            if let Some(reservation) = self.reserve_own(member, standing, request) {
+                let scores = self.explain(request, now);
+                // Draining replicas get no new sessions.
+                let draining = self.entries[member].member.status.get() == State::Draining;
+                let bind = unbound.filter(|_| !draining);
+                return Ok(self.book(member, reservation, Reason::Stored, bind, scores));
             }
+            full |= standing != Standing::Lost;
         }
-        if let Some(bound) = &mut bound {
-            match self.reserve_own(bound.member, request) {
-                Ok(reservation) => {
-                    let scores = self.explain(request, now);
-                    let new_life = self.entries[bound.member].member.incarnation != bound.incarnation;
-                    let bind = session.filter(|_| new_life);
-                    return Ok(self.book(bound.member, reservation, Reason::Bound, bind, scores));
-                }
-                Err(standing) => {
-                    bound.standing = standing;
-                    full |= standing == Standing::Full;
-                }
+        if let Some(Bound { member, incarnation, standing }) = bound {
+            if let Some(reservation) = self.reserve_own(member, standing, request) {
+                let scores = self.explain(request, now);
+                let bind = session.filter(|_| self.entries[member].member.incarnation != incarnation);
+                return Ok(self.book(member, reservation, Reason::Bound, bind, scores));
             }
+            full |= standing != Standing::Lost;
         }
 
         self.fill_table(request, now);
+        self.settle(request, unbound).map_err(|refusal| if full { Refusal::AllFull } else { refusal })
+    }
+
+    /// Has the policy choose from the table until a reservation holds.
+    pub(super) fn settle(&mut self, request: &Request<'_>, bind: Option<SessionKey>) -> Result<Plan, Refusal> {
         let scores = if request.explain { self.scores() } else { Vec::new() };
         loop {
             let mut aids = Aids { turns: &self.turns, rng: &mut self.rng };
             let Some(choice) = self.policy.choose(request, &self.table, &mut aids) else {
-                full |= !self.table.full().is_empty();
-                return Err(if full { Refusal::AllFull } else { Refusal::NoneReady });
+                return Err(if self.table.full().is_empty() { Refusal::NoneReady } else { Refusal::AllFull });
             };
             let member = self.table.member(choice.row);
             let Some(reservation) = self.reserve(member, request) else {
@@ -126,7 +124,6 @@ impl Router {
                 continue;
             };
             self.take_turn(choice);
-            let bind = session.filter(|_| bound.is_none_or(|bound| bound.standing == Standing::Lost));
             return Ok(self.book(member, reservation, choice.reason, bind, scores));
         }
     }
@@ -195,12 +192,9 @@ impl Router {
             .flatten()
     }
 
-    /// Reserves a replica that the request belongs to.
-    fn reserve_own(&self, member: usize, request: &Request<'_>) -> Result<Reservation, Standing> {
-        match Standing::of(&self.entries[member].member, request) {
-            Standing::Takes => self.reserve(member, request).ok_or(Standing::Full),
-            standing => Err(standing),
-        }
+    /// Reserves a replica that the request belongs to. That can fail although it `Takes`: another pool was faster.
+    fn reserve_own(&self, member: usize, standing: Standing, request: &Request<'_>) -> Option<Reservation> {
+        (standing == Standing::Takes).then(|| self.reserve(member, request)).flatten()
     }
 
     fn reserve(&self, member: usize, request: &Request<'_>) -> Option<Reservation> {
@@ -209,7 +203,7 @@ impl Router {
     }
 
     /// Fills the table with the members that may take a request which belongs to none.
-    fn fill_table(&mut self, request: &Request<'_>, now: Tick) {
+    pub(super) fn fill_table(&mut self, request: &Request<'_>, now: Tick) {
         self.table.clear(self.cursor);
         for (at, entry) in self.entries.iter_mut().enumerate() {
             let state = entry.member.status.get();

@@ -21,4 +21,5 @@ mod responses;
 mod reuse;
 mod secrets;
 mod sessions;
+mod strict;
 mod timeouts;

@@ -106,7 +106,8 @@ fn an_overloaded_first_choice_is_left_only_beyond_both_ratio_and_gap() {
         (10, 0, 1, false),   // 4 × the mean, and a gap of 7.5
         (100, 80, 1, false), // a gap of 15, but 1.18 × the mean
         (100, 70, 1, true),  // a gap of 22.5, and 1.29 × the mean
-        (11, 0, 50, true),   // the gap is in requests, whatever the weights' unit
+        (11, 0, 50, true),   // ratio and gap are in requests, whatever the weights' unit
+        (10, 0, 50, false),
     ];
     for (first_open, others_open, weight, left) in cases {
         for policy in [header_hash(), sticky()] {

@@ -260,6 +260,32 @@ fn two_pools_on_two_threads_never_exceed_max_in_flight() {
     assert!(members.iter().all(|member| member.load.requests() == 0));
 }
 
+/// What the threads above do by chance: the place is taken between the look and the reservation.
+#[test]
+fn a_place_lost_to_another_pool_means_another_choice() {
+    for policy in LOAD_POLICIES.into_iter().chain([sticky(), header_hash()]) {
+        let mut members = fleet(&[1, 1, 1]);
+        for member in &mut members {
+            member.max_in_flight = Some(1);
+        }
+        let mut router = router(policy, &members);
+        let request = Request { header: Some(1), ..of_session(1) };
+        let first = router.decide(&request, Tick(0)).unwrap().leg.replica;
+        router.fill_table(&request, Tick(0));
+        let taken: Vec<_> = members[..2].iter().map(|member| member.load.reserve(1, None)).collect();
+        let plan = router.settle(&request, None).expect("one is left");
+        assert_eq!(plan.leg.replica, members[2].id);
+        let overflowed = plan.reason == Reason::HashOverflow;
+        assert!(
+            !matches!(plan.reason, Reason::Hashed | Reason::HashOverflow) || overflowed == (first != members[2].id)
+        );
+        drop((plan, taken));
+        router.fill_table(&request, Tick(0));
+        let _taken: Vec<_> = members.iter().map(|member| member.load.reserve(1, None)).collect();
+        assert_eq!(router.settle(&request, None).expect_err("none is left"), Refusal::AllFull);
+    }
+}
+
 #[test]
 fn refusals_tell_full_from_not_ready() {
     for policy in LOAD_POLICIES.into_iter().chain([sticky(), header_hash()]) {

@@ -183,12 +183,43 @@ fn a_ramp_survives_a_change_of_members_but_not_a_new_life() {
 #[test]
 fn placements_survive_a_change_of_members() {
     let mut members = fleet(&[1, 1, 1]);
+    members[2].status.set(State::Down);
     let mut router = router(Policy::LeastLoad, &members);
     spread(&mut router, 30, Tick(0));
+    members[2].status.set(State::Ready);
     members.reverse();
     members.push(member("new", 1));
     members[3].status.set(State::Down);
     router.set_members(members);
-    let counts = spread(&mut router, 30, Tick(0));
-    assert!((0..3).all(|at| count(&counts, at) == 10), "{counts:?}");
+    let counts = spread(&mut router, 15, Tick(0));
+    assert_eq!(count(&counts, 2), 15, "the others had 15 each already: {counts:?}");
+}
+
+#[test]
+fn turns_survive_a_change_of_members() {
+    let order = |change: bool| {
+        let mut members = fleet(&[3, 1, 2]);
+        let mut router = router(Policy::RoundRobin, &members);
+        spread(&mut router, 4, Tick(0));
+        if change {
+            members.push(member("new", 1));
+            members[3].status.set(State::Down);
+            router.set_members(members);
+        }
+        (0..6).map(|_| router.decide(&Request::default(), Tick(0)).unwrap().leg.replica).collect::<Vec<_>>()
+    };
+    assert_eq!(order(true), order(false), "the cycle goes on where it was");
+}
+
+#[test]
+fn a_replica_that_warms_again_ramps_again() {
+    let members = fleet(&[1, 1]);
+    let mut router = router(Policy::RoundRobin, &members);
+    for begin in [0, 100 * SECOND] {
+        members[1].status.set(State::Warming);
+        let counts = spread(&mut router, 110, Tick(begin));
+        assert!(count(&counts, 1).abs_diff(10) <= 1, "{counts:?}");
+        members[1].status.set(State::Ready);
+        spread(&mut router, 2, Tick(begin));
+    }
 }

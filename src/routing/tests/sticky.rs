@@ -226,6 +226,17 @@ fn a_pinned_replica_is_taken_while_it_can_be() {
 }
 
 #[test]
+fn a_request_for_the_state_of_a_full_draining_replica_is_told_to_wait() {
+    let mut members = fleet(&[1]);
+    members[0].max_in_flight = Some(1);
+    members[0].status.set(State::Draining);
+    let mut router = router(sticky(), &members);
+    let pinned = Request { pinned: Some("replica-0"), ..Request::default() };
+    let _open = router.decide(&pinned, Tick(0)).unwrap();
+    assert_eq!(router.decide(&pinned, Tick(0)).unwrap_err(), Refusal::AllFull);
+}
+
+#[test]
 fn stored_state_binds_a_session_that_has_no_home_and_moves_none() {
     let members = fleet(&[1; 4]);
     let mut router = router(sticky(), &members);

@@ -126,6 +126,7 @@ impl Engine {
         let slot = self.vacant.pop().unwrap_or(self.slots.len() as u32);
         let id = RequestId::new(self.submitted, slot);
         self.submitted += 1;
+        self.stats.waiting_tokens += u64::from(request.prompt_tokens);
         let entry = Slot { id, live: Some((request, Phase::Waiting)) };
         match self.slots.get_mut(slot as usize) {
             Some(old) => *old = entry,
@@ -144,7 +145,10 @@ impl Engine {
         let Some((request, phase)) = self.take(id) else { return false };
         self.stats.cancelled += 1;
         match phase {
-            Phase::Waiting => self.stats.waiting -= 1,
+            Phase::Waiting => {
+                self.stats.waiting -= 1;
+                self.stats.waiting_tokens -= u64::from(request.prompt_tokens);
+            }
             Phase::Prefill { lease, .. } => {
                 self.prefilling = None;
                 self.cache.release(lease);
@@ -189,6 +193,7 @@ impl Engine {
         }
         self.stats.cancelled += lost.len() as u64;
         self.stats.waiting = 0;
+        self.stats.waiting_tokens = 0;
         self.queue.clear();
         self.prefilling = None;
         self.decoder = Decoder::default();
@@ -281,6 +286,7 @@ impl Engine {
             let cached = lease.matched() * self.options.block_size;
             let prompt = request.prompt_tokens;
             self.stats.waiting -= 1;
+            self.stats.waiting_tokens -= u64::from(prompt);
             self.stats.prompt_tokens += u64::from(prompt);
             self.stats.cached_tokens += u64::from(cached);
             let chunk = (prompt - cached).min(self.options.chunk_tokens);

@@ -146,6 +146,8 @@ pub struct Stats {
     pub generated_tokens: u64,
     /// Requests queued for prefill.
     pub waiting: u32,
+    /// Prompt tokens of those, cached or not: a request looks into the cache when its prefill begins.
+    pub waiting_tokens: u64,
     /// Requests prefilling or decoding.
     pub running: u32,
     /// Blocks pinned or reserved by running requests.
@@ -154,4 +156,17 @@ pub struct Stats {
     pub blocks_cached: u32,
     /// Blocks in all.
     pub blocks_total: u32,
+}
+
+impl Stats {
+    /// The share of the cache that running requests use, 0 to 1; what is merely cached is free for the taking.
+    #[must_use]
+    pub fn usage(&self) -> f64 {
+        f64::from(self.blocks_in_use) / f64::from(self.blocks_total.max(1))
+    }
+    /// The share of prompt tokens that were found in the cache, 0 to 1.
+    #[must_use]
+    pub fn hit_rate(&self) -> f64 {
+        self.cached_tokens as f64 / self.prompt_tokens.max(1) as f64
+    }
 }

@@ -78,6 +78,14 @@ impl Reply {
         Self::json(&json!({"type": "error", "error": {"type": kind, "message": message}})).with_status(status)
     }
 
+    /// An engine's error in Anthropic's shape.
+    pub(super) fn into_anthropic(self) -> Self {
+        let Source::Full(body) = &self.source else { return self };
+        let body: Value = serde_json::from_slice(body).unwrap_or_default();
+        let message = body["error"]["message"].as_str().or(body["message"].as_str()).unwrap_or("error");
+        Self::anthropic_error(self.status.as_u16(), message)
+    }
+
     /// The framework's own answer to a path or method it does not know.
     pub(super) fn detail(status: u16, detail: &str) -> Self {
         Self::json(&json!({"detail": detail})).with_status(status)

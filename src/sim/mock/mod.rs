@@ -7,11 +7,17 @@
 //! The text is `token1 token2 …`; prompts are cut into made-up tokens (see `tokens`) whose blocks are really cached,
 //! so `cached_tokens` in an answer is what an engine of this size would report.
 mod answer;
+mod anthropic;
 mod body;
+mod call;
 mod control;
 mod driver;
 mod errors;
+mod info;
+mod metrics;
+mod native;
 mod openai;
+mod responses;
 mod server;
 mod sse;
 mod state;

@@ -4,54 +4,13 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use xxhash_rust::xxh3::xxh3_64;
 
 use super::answer::Answer;
+use super::call::{Call, MAX_SEQUENCES, cache_root, count, parse, prompts, quoted, whole};
 use super::errors::Reply;
-use super::server::Call;
-use super::sse::{Encoder, EventStream, Events, Sequence, Usage, finish_all};
+use super::sse::{Encoder, EventStream, Events, Usage};
 use super::state::{Mock, unix_seconds};
 use super::tokens;
-
-/// Sequences of one request at most, as a guard.
-const MAX_SEQUENCES: u64 = 128;
-
-/// Reads a JSON body and checks the model it names.
-pub(super) fn parse(call: &Call<'_>) -> Result<(Value, String), Reply> {
-    let body: Value =
-        serde_json::from_slice(&call.body).map_err(|error| Reply::bad_json(call.mock, &call.body, &error))?;
-    let model = match body.get("model").and_then(Value::as_str) {
-        None | Some("") => call.mock.default_model().to_owned(),
-        Some(model) => {
-            // SGLang serves whatever name it is asked for.
-            if !call.mock.is_sglang() && !call.mock.options.models.iter().any(|known| known == model) {
-                return Err(Reply::unknown_model(call.mock, model));
-            }
-            model.to_owned()
-        }
-    };
-    Ok((body, model))
-}
-
-/// Separates the caches of models and salts.
-pub(super) fn cache_root(model: &str, body: &Value) -> u64 {
-    let salt = body.get("cache_salt").and_then(Value::as_str).unwrap_or("");
-    xxh3_64(model.as_bytes()) ^ xxh3_64(salt.as_bytes()).rotate_left(1)
-}
-
-/// A whole number field; one of another type is refused as the engines refuse it.
-pub(super) fn count(mock: &Mock, body: &Value, field: &str) -> Result<Option<u64>, Reply> {
-    match body.get(field) {
-        None | Some(Value::Null) => Ok(None),
-        Some(value) => value.as_u64().map(Some).ok_or_else(|| {
-            let message = format!(
-                "1 validation error:\n  {{'type': 'int_parsing', 'loc': 'body.{field}', 'msg': 'Input should be a valid \
-                 integer', 'input': {value}}}"
-            );
-            Reply::error(mock, 400, "Bad Request", &message, Some(&format!("body.{field}")))
-        }),
-    }
-}
 
 /// What every answer of one request shares.
 struct Frame {
@@ -82,11 +41,6 @@ impl Frame {
     }
 }
 
-/// A string as JSON.
-pub(super) fn quoted(text: &str) -> String {
-    Value::from(text).to_string()
-}
-
 /// `usage` of chat and completions.
 pub(super) fn usage_json(usage: Usage) -> String {
     let Usage { prompt, cached, output } = usage;
@@ -94,16 +48,6 @@ pub(super) fn usage_json(usage: Usage) -> String {
         r#"{{"prompt_tokens":{prompt},"total_tokens":{},"completion_tokens":{output},"prompt_tokens_details":{{"cached_tokens":{cached}}}}}"#,
         prompt + output
     )
-}
-
-/// Waits as `first_token_delay_ms` says, then for the engine.
-pub(super) async fn whole(call: &Call<'_>, sequences: &[Sequence]) -> Result<Usage, Reply> {
-    if !call.plan.pace.first.is_zero() {
-        tokio::time::sleep(call.plan.pace.first).await;
-    }
-    finish_all(sequences)
-        .await
-        .ok_or_else(|| Reply::error(call.mock, 500, "InternalServerError", "EngineCore encountered an issue.", None))
 }
 
 fn finish_reason(answer: &Answer) -> &'static str {
@@ -263,41 +207,6 @@ impl Encoder for ChatStream {
     }
 }
 
-/// The prompts of `/v1/completions`: a text, token ids, or a batch of either.
-fn prompts(mock: &Mock, body: &Value) -> Result<Vec<Vec<u32>>, Reply> {
-    let text = |text: &str| {
-        let mut ids = Vec::new();
-        tokens::encode(text, &mut ids);
-        ids
-    };
-    let ids = |items: &[Value]| items.iter().map(|id| id.as_u64().map(|id| id as u32)).collect::<Option<Vec<u32>>>();
-    let wrong = || {
-        Reply::error(
-            mock,
-            400,
-            "BadRequestError",
-            "prompt must be a string, token ids, or a list of them",
-            Some("prompt"),
-        )
-    };
-    match body.get("prompt") {
-        None | Some(Value::Null) => Err(Reply::missing(mock, "prompt")),
-        Some(Value::String(prompt)) => Ok(vec![text(prompt)]),
-        Some(Value::Array(items)) if !items.is_empty() && items[0].is_number() => {
-            Ok(vec![ids(items).ok_or_else(wrong)?])
-        }
-        Some(Value::Array(items)) if !items.is_empty() => items
-            .iter()
-            .map(|item| match item {
-                Value::String(prompt) => Ok(text(prompt)),
-                Value::Array(items) => ids(items).ok_or_else(wrong),
-                _ => Err(wrong()),
-            })
-            .collect(),
-        Some(_) => Err(wrong()),
-    }
-}
-
 /// `POST /v1/completions`.
 pub(super) async fn completions(call: Call<'_>) -> Result<Reply, Reply> {
     let mock = call.mock;
@@ -307,7 +216,7 @@ pub(super) async fn completions(call: Call<'_>) -> Result<Reply, Reply> {
     let root = cache_root(&model, &body);
     let n = count(mock, &body, "n")?.unwrap_or(1).clamp(1, MAX_SEQUENCES);
     let mut sequences = Vec::new();
-    for prompt in prompts(mock, &body)? {
+    for prompt in prompts(mock, &body, "prompt")? {
         for choice in 0..n {
             let mut sequence = mock.submit(&prompt, &answer, root, stream)?;
             sequence.counts_prompt = choice == 0;

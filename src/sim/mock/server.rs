@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::{Method, Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -17,10 +16,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 
 use super::body::{InFlight, MockBody};
+use super::call::Call;
 use super::control::{Command, Plan};
 use super::errors::Reply;
-use super::openai;
 use super::state::Mock;
+use super::{anthropic, info, metrics, native, openai, responses};
 
 /// One client connection, as faults see it.
 #[derive(Debug, Default)]
@@ -41,11 +41,11 @@ impl Connection {
         self.changed.notify_one();
     }
 
-    /// Returns when the connection has been idle for as long as `close_idle_after_ms` says.
+    /// Returns when the connection has served and has since been idle for as long as `close_idle_after_ms` says.
     async fn expired(&self, mut limit: watch::Receiver<Option<Duration>>) {
         loop {
             let after = *limit.borrow_and_update();
-            let Some(after) = after.filter(|_| !self.busy.load(Relaxed)) else {
+            let Some(after) = after.filter(|_| !self.busy.load(Relaxed) && self.served.load(Relaxed) > 0) else {
                 tokio::select! {
                     _ = limit.changed() => {}
                     () = self.changed.notified() => {}
@@ -113,7 +113,8 @@ async fn answer(
 ) -> Result<Response<MockBody>, Infallible> {
     let (parts, body) = request.into_parts();
     let path = parts.uri.path();
-    let counted = !(path == "/health" || path == "/metrics" || path.starts_with("/__"));
+    let watching = matches!(path, "/health" | "/health_generate" | "/ping" | "/metrics");
+    let counted = !watching && !path.starts_with("/__");
     let reused = connection.served.load(Relaxed) > 0;
     let mut guard = InFlight::begin(&mock, &connection, counted);
     let plan = if counted { mock.faults.plan(reused) } else { Plan::default() };
@@ -145,15 +146,6 @@ async fn answer(
     Ok(response)
 }
 
-/// A request, read.
-pub(super) struct Call<'a> {
-    pub mock: &'a Arc<Mock>,
-    pub plan: &'a Plan,
-    pub body: Bytes,
-    pub content_type: Option<http::HeaderValue>,
-    pub request_id: Option<String>,
-}
-
 async fn respond(method: &Method, path: &str, call: Call<'_>) -> Reply {
     let plan = call.plan;
     if plan.hang {
@@ -178,15 +170,51 @@ async fn route(method: &Method, path: &str, call: Call<'_>) -> Result<Reply, Rep
     match (method.as_str(), path) {
         ("POST", "/v1/chat/completions") => openai::chat(call).await,
         ("POST", "/v1/completions") => openai::completions(call).await,
+        ("POST", "/v1/responses") => responses::create(call).await,
+        ("POST", "/v1/messages") => anthropic::messages(call).await.map_err(Reply::into_anthropic),
+        ("POST", "/v1/messages/count_tokens") => anthropic::count_tokens(&call).map_err(Reply::into_anthropic),
+        ("POST", "/v1/embeddings") => native::embeddings(call).await,
+        ("POST", "/v1/rerank" | "/rerank" | "/v2/rerank") => native::rerank(call).await,
+        ("POST", "/v1/score" | "/score") => native::score(call).await,
+        ("POST", "/v1/audio/transcriptions") => native::transcriptions(call).await,
+        ("POST", "/generate") => native::generate(call).await,
+        ("POST", "/tokenize" | "/v1/tokenize") => native::tokenize(&call),
+        ("POST", "/detokenize" | "/v1/detokenize") => native::detokenize(&call),
         ("GET", "/v1/models") => Ok(openai::models(mock)),
         ("GET", "/health" | "/health_generate" | "/ping") => Ok(Reply::empty(mock.faults.health())),
+        ("GET", "/metrics") => Ok(metrics::page(mock)),
+        ("GET", "/get_model_info" | "/model_info") => Ok(info::model_info(mock)),
+        ("GET", "/get_server_info" | "/server_info") => Ok(info::server_info(mock)),
+        ("GET", "/v1/loads") => Ok(info::v1_loads(mock)),
+        ("GET", "/get_load") => Ok(info::get_load(mock)),
+        ("GET", "/load") => Ok(info::server_load(mock)),
+        ("GET", "/version") => Ok(info::version(mock)),
+        ("POST", "/flush_cache" | "/reset_prefix_cache") => Ok(info::flush(mock)),
         ("GET", "/__stats") => Ok(Reply::json(&mock.stats())),
         ("POST", "/__stats/reset") => {
             mock.reset_stats();
             Ok(Reply::json(&json!({"ok": true})))
         }
         ("POST", "/__control") => Ok(control(mock, &call.body)),
-        _ => Err(Reply::detail(404, "Not Found")),
+        (method, path) => match path.strip_prefix("/v1/responses/") {
+            Some(rest) => stored_response(mock, method, rest),
+            None if GENERATING.contains(&path) => Err(Reply::detail(405, "Method Not Allowed")),
+            None => Err(Reply::detail(404, "Not Found")),
+        },
+    }
+}
+
+/// Paths that exist for another method, to tell 405 from 404 where clients may try.
+const GENERATING: [&str; 5] =
+    ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings"];
+
+/// `/v1/responses/{id}` and `/v1/responses/{id}/cancel`.
+fn stored_response(mock: &Mock, method: &str, rest: &str) -> Result<Reply, Reply> {
+    match (method, rest.split_once('/')) {
+        ("GET", None) => responses::get(mock, rest),
+        ("DELETE", None) => responses::delete(mock, rest),
+        ("POST", Some((id, "cancel"))) => responses::cancel(mock, id),
+        _ => Err(Reply::detail(405, "Method Not Allowed")),
     }
 }
 

@@ -14,6 +14,7 @@ use super::answer::Answer;
 use super::control::Faults;
 use super::driver::Driver;
 use super::errors::Reply;
+use super::responses::Store;
 use super::sse::Sequence;
 use super::{Dialect, MockOptions};
 use crate::sim::engine::{Request, hash_blocks};
@@ -73,6 +74,7 @@ pub(super) struct Mock {
     pub driver: Arc<Driver>,
     pub counters: Counters,
     pub faults: Faults,
+    pub responses: Store,
     pub started: u64,
     last: Mutex<Last>,
     ids: AtomicU64,
@@ -85,6 +87,7 @@ impl Mock {
             options,
             counters: Counters::new(),
             faults: Faults::new(),
+            responses: Store::new(),
             started: unix_seconds(),
             last: Mutex::new(Last::default()),
             ids: AtomicU64::new(0),
@@ -177,7 +180,7 @@ impl Mock {
             "last_body_hash": format!("{:016x}", last.body_hash),
             "last_body_len": last.body_len,
             "engine": {
-                "running": engine.running, "waiting": engine.waiting, "submitted": engine.submitted,
+                "running": engine.running, "waiting": engine.waiting, "waiting_tokens": engine.waiting_tokens, "submitted": engine.submitted,
                 "finished": engine.finished, "cancelled": engine.cancelled, "prompt_tokens": engine.prompt_tokens,
                 "cached_tokens": engine.cached_tokens, "generated_tokens": engine.generated_tokens,
                 "blocks_in_use": engine.blocks_in_use, "blocks_cached": engine.blocks_cached,

@@ -96,3 +96,17 @@ async fn check(rows: Vec<Row>) -> Vec<Seen> {
     assert_eq!(seen.len(), expected + 1, "nothing was forwarded unasked");
     seen
 }
+
+#[test]
+fn the_table_names_tests_that_exist() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it");
+    let named = include_str!("../../../docs/http.md").split('`').filter_map(|word| word.split_once("::"));
+    let mut count = 0;
+    for (module, test) in named.filter(|(module, _)| module.chars().all(|c| c.is_ascii_lowercase() || c == '_')) {
+        let places = [format!("{folder}/{module}.rs"), format!("{folder}/http_rows/{module}.rs")];
+        let found = places.iter().filter_map(|place| std::fs::read_to_string(place).ok());
+        assert!(found.into_iter().any(|text| text.contains(&format!("fn {test}()"))), "{module}::{test}");
+        count += 1;
+    }
+    assert!(count > 40, "{count}");
+}
