@@ -74,12 +74,20 @@ impl Origin {
 pub enum Cause {
     /// A request head that can't be served as it stands.
     BadHead,
+    /// A request whose length can't be told without doubt.
+    BadFraming,
+    /// A transfer coding that nobody here decodes.
+    UnsupportedTransferEncoding,
+    /// A version of HTTP that is not spoken here.
+    UnsupportedVersion,
+    /// The head is larger than `limits.head`, or has more fields than `limits.headers`.
+    HeadTooLarge,
+    /// The client began a head and did not end it within `timeouts.head`.
+    HeadTimeout,
     /// `Expect` asks for something else than `100-continue`.
     ExpectationFailed,
     /// The target is longer than `limits.uri`.
     UriTooLong,
-    /// The headers are longer than `limits.head`.
-    HeadTooLarge,
     /// The body is longer than `limits.body`.
     BodyTooLarge,
     /// The client stopped sending its body.
@@ -106,6 +114,8 @@ pub enum Cause {
     ConnectFailed,
     /// The replica closed the connection without an answer.
     NoAnswer,
+    /// The replica's answer can't be read without doubt.
+    BadAnswer,
     /// No response head within `timeouts.first_byte`.
     FirstByteTimeout,
     /// The replica's answer broke off.
@@ -123,9 +133,13 @@ impl Cause {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::BadHead => "bad_head",
+            Self::BadFraming => "bad_framing",
+            Self::UnsupportedTransferEncoding => "unsupported_transfer_encoding",
+            Self::UnsupportedVersion => "unsupported_version",
+            Self::HeadTooLarge => "head_too_large",
+            Self::HeadTimeout => "head_timeout",
             Self::ExpectationFailed => "expectation_failed",
             Self::UriTooLong => "uri_too_long",
-            Self::HeadTooLarge => "head_too_large",
             Self::BodyTooLarge => "body_too_large",
             Self::BodyTimeout => "body_timeout",
             Self::BodyIncomplete => "body_incomplete",
@@ -139,6 +153,7 @@ impl Cause {
             Self::ReplicasFull => "replicas_full",
             Self::ConnectFailed => "connect_failed",
             Self::NoAnswer => "no_answer",
+            Self::BadAnswer => "bad_answer",
             Self::FirstByteTimeout => "first_byte_timeout",
             Self::AnswerCut => "answer_cut",
             Self::IdleTimeout => "idle_timeout",
@@ -150,17 +165,21 @@ impl Cause {
     /// The status it is answered with.
     pub fn status(self) -> StatusCode {
         match self {
-            Self::BadHead | Self::BodyIncomplete | Self::BadBody | Self::ModelRequired => StatusCode::BAD_REQUEST,
+            Self::BadHead | Self::BadFraming | Self::BodyIncomplete | Self::BadBody | Self::ModelRequired => {
+                StatusCode::BAD_REQUEST
+            }
+            Self::UnsupportedTransferEncoding => StatusCode::NOT_IMPLEMENTED,
+            Self::UnsupportedVersion => StatusCode::HTTP_VERSION_NOT_SUPPORTED,
+            Self::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::ExpectationFailed => StatusCode::EXPECTATION_FAILED,
             Self::UriTooLong => StatusCode::URI_TOO_LONG,
-            Self::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
+            Self::HeadTimeout | Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::UnsupportedEncoding => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::ModelNotFound | Self::PathNotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::NoReplicaReady | Self::ReplicasFull | Self::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
-            Self::ConnectFailed | Self::NoAnswer | Self::AnswerCut => StatusCode::BAD_GATEWAY,
+            Self::ConnectFailed | Self::NoAnswer | Self::BadAnswer | Self::AnswerCut => StatusCode::BAD_GATEWAY,
             Self::FirstByteTimeout | Self::IdleTimeout => StatusCode::GATEWAY_TIMEOUT,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
@@ -170,9 +189,12 @@ impl Cause {
     pub fn origin(self) -> Origin {
         match self {
             Self::NoReplicaReady | Self::ReplicasFull | Self::ShuttingDown | Self::Internal => Origin::Router,
-            Self::ConnectFailed | Self::NoAnswer | Self::FirstByteTimeout | Self::AnswerCut | Self::IdleTimeout => {
-                Origin::Replica
-            }
+            Self::ConnectFailed
+            | Self::NoAnswer
+            | Self::BadAnswer
+            | Self::FirstByteTimeout
+            | Self::AnswerCut
+            | Self::IdleTimeout => Origin::Replica,
             _ => Origin::Client,
         }
     }
@@ -187,7 +209,7 @@ impl Cause {
             StatusCode::SERVICE_UNAVAILABLE => "service_unavailable_error",
             StatusCode::GATEWAY_TIMEOUT => "timeout_error",
             StatusCode::NOT_FOUND => "not_found_error",
-            status if status.is_server_error() => "server_error",
+            status if status.is_server_error() && self.origin() != Origin::Client => "server_error",
             _ => "invalid_request_error",
         }
     }
@@ -198,7 +220,7 @@ impl Cause {
             StatusCode::GATEWAY_TIMEOUT => "timeout_error",
             StatusCode::NOT_FOUND => "not_found_error",
             StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
-            status if status.is_server_error() => "api_error",
+            status if status.is_server_error() && self.origin() != Origin::Client => "api_error",
             _ => "invalid_request_error",
         }
     }

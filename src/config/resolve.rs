@@ -182,7 +182,7 @@ fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
 
 /// The replicas of a file that `discover` names: a checked list.
 pub(super) fn replica_list(items: &[Item], errors: &mut Errors) -> Vec<Replica> {
-    let mut across = Across { errors, names: HashMap::new(), paths: HashMap::new(), replicas: Vec::new() };
+    let mut across = Across::new(errors);
     let mut replicas = Vec::new();
     for item in items {
         let replica = across.replica(item, &replicas);
@@ -193,8 +193,7 @@ pub(super) fn replica_list(items: &[Item], errors: &mut Errors) -> Vec<Replica> 
 
 fn pools(root: &Item, errors: &mut Errors) -> Option<Vec<Pool>> {
     let items = root.items("pools");
-    let mut across =
-        Across { errors, names: HashMap::new(), paths: HashMap::new(), replicas: Vec::new(), probes: HashMap::new() };
+    let mut across = Across::new(errors);
     // All are looked at, also after one that is wrong.
     let pools: Vec<_> = items.iter().map(|item| across.pool(item, items.len())).collect();
     pools.into_iter().collect::<Option<Vec<_>>>().filter(|pools| !pools.is_empty())
@@ -210,7 +209,11 @@ struct Across<'a> {
     probes: HashMap<Arc<str>, (Health, String, Place)>,
 }
 
-impl Across<'_> {
+impl<'a> Across<'a> {
+    fn new(errors: &'a mut Errors) -> Self {
+        Self { errors, names: HashMap::new(), paths: HashMap::new(), replicas: Vec::new(), probes: HashMap::new() }
+    }
+
     fn push(&mut self, item: &Item, problem: impl Into<String>, remedy: &str) {
         self.errors.push(Error::new(item.place, &item.path, problem, remedy));
     }

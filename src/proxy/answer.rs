@@ -8,7 +8,7 @@ use http::{HeaderName, HeaderValue, Response, header};
 use http_body::{Body, Frame, SizeHint};
 
 use super::relay::{Relay, RelayError};
-use super::server::Busy;
+use super::watched::Busy;
 use crate::api::{Cause, Family, Phase, error_body};
 
 /// `x-request-id`.

@@ -1,7 +1,8 @@
 //! A client's body: read whole into one buffer, and decoded when it is compressed.
 //!
 //! It is kept as it came, so that an attempt on another replica sends the same bytes.
-use std::io::Read;
+use std::error::Error;
+use std::io::{self, Read};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -11,6 +12,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use super::answer::Problem;
+use super::guard::Violation;
 use crate::api::{Cause, Phase};
 use crate::config::Limits;
 
@@ -42,6 +44,9 @@ pub async fn read(mut body: Incoming, limits: &Limits, stall: Duration) -> Resul
             Ok(Some(Ok(frame))) => frame,
             Ok(None) => break,
             Ok(Some(Err(error))) => {
+                if let Some(violation) = violation(&error) {
+                    return Err(Problem::new(violation.kind.cause(), Phase::Read, violation.reason));
+                }
                 let message = format!("the body broke off after {length} bytes: {error}");
                 return Err(Problem::new(Cause::BodyIncomplete, Phase::Read, message));
             }
@@ -72,6 +77,18 @@ pub async fn read(mut body: Incoming, limits: &Limits, stall: Duration) -> Resul
         }
     }
     Ok(first.unwrap_or_else(|| rest.freeze()))
+}
+
+/// What the guard found in the body, if that is why it broke off.
+fn violation(error: &hyper::Error) -> Option<Violation> {
+    let mut source = error.source();
+    while let Some(error) = source {
+        if let Some(found) = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+            return found.downcast_ref().copied();
+        }
+        source = error.source();
+    }
+    None
 }
 
 /// A coding of a request body that can be decoded.

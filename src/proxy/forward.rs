@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
 
@@ -157,7 +157,13 @@ async fn attempt(
             },
         };
         match sent {
-            Ok(response) => return Ok((response, connection)),
+            Ok(response) => {
+                // A connection whose framing is in doubt is dropped with the answer, never used again.
+                return head::check_answer(&response).map(|()| (response, connection)).map_err(|reason| {
+                    let message = format!("the answer of replica {} can't be passed on: {reason}", replica.id());
+                    Failure::Final(Cause::BadAnswer, Phase::FirstByte, message)
+                });
+            }
             Err(SendFailure::Unsent(_)) if reused => {
                 exchange.enter(Phase::Connect);
                 count_retry(exchange, pool, "stale_connection");
@@ -185,6 +191,10 @@ impl Outgoing {
         *request.uri_mut() = target;
         *request.headers_mut() =
             head::for_replica(self.headers.clone(), replica.authority(), replica.authorization().as_ref());
+        // hyper says nothing of an empty body; where one is expected, a server may then ask for its length (411).
+        if self.body.is_empty() && matches!(self.method, Method::POST | Method::PUT | Method::PATCH) {
+            request.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
+        }
         Ok(request)
     }
 }

@@ -5,13 +5,14 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method, header, request};
+use http::uri::Authority;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, header, request};
 
 use super::answer::{Problem, X_REQUEST_ID};
 use crate::api::{Cause, Phase};
 use crate::config::Limits;
 
-const HOP_BY_HOP: [HeaderName; 10] = [
+const HOP_BY_HOP: [HeaderName; 11] = [
     header::CONNECTION,
     header::CONTENT_LENGTH,
     header::TRANSFER_ENCODING,
@@ -22,6 +23,7 @@ const HOP_BY_HOP: [HeaderName; 10] = [
     header::PROXY_AUTHENTICATE,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
+    HeaderName::from_static("http2-settings"),
 ];
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -29,7 +31,7 @@ const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
-/// Checks what must hold before anything else is looked at.
+/// Checks what must hold before anything else is looked at. What HTTP itself asks of a head, the guard has seen to.
 ///
 /// # Errors
 /// The problem to answer with.
@@ -45,23 +47,8 @@ pub fn check(head: &request::Parts, limits: &Limits) -> Result<(), Problem> {
             format!("the request target has {length} bytes; limits.uri allows {}", limits.uri),
         );
     }
-    // hyper bounds a head by its read buffer only, which one read may overshoot.
-    let fields: usize = head.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
-    if fields > limits.head {
-        return problem(
-            Cause::HeadTooLarge,
-            format!("the headers have {fields} bytes; limits.head allows {}", limits.head),
-        );
-    }
-    if head.version >= http::Version::HTTP_11 && head.uri.authority().is_none() {
-        let mut hosts = head.headers.get_all(header::HOST).iter();
-        if hosts.next().is_none() || hosts.next().is_some() {
-            return problem(Cause::BadHead, "the request must have exactly one Host header".into());
-        }
-    }
-    if let Some(expect) = head.headers.get(header::EXPECT)
-        && !expect.as_bytes().eq_ignore_ascii_case(b"100-continue")
-    {
+    let mut expectations = head.headers.get_all(header::EXPECT).iter();
+    if expectations.any(|expect| !expect.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
         return problem(Cause::ExpectationFailed, "only Expect: 100-continue can be met".into());
     }
     Ok(())
@@ -83,9 +70,8 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
         .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok())
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
+        .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
         // A Connection header that names Host asks us to forge a request; that one stays.
         .filter(|name| name != header::HOST)
         .collect();
@@ -94,9 +80,16 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// The headers that go to a replica, but for `Host` and the credential, which depend on it.
-pub fn to_replica(mut headers: HeaderMap, client: SocketAddr, request_id: &str) -> HeaderMap {
+/// The headers that go to a replica, but for `Host` and the credential, which depend on it. A target that is a whole
+/// URL has an `authority`, which stands above Host (RFC 9112, section 3.2.2).
+pub fn to_replica(
+    mut headers: HeaderMap,
+    authority: Option<&Authority>,
+    client: SocketAddr,
+    request_id: &str,
+) -> HeaderMap {
     let host = headers.remove(header::HOST);
+    let host = authority.and_then(|authority| HeaderValue::from_str(authority.as_str()).ok()).or(host);
     strip_hop_by_hop(&mut headers);
     headers.remove(header::EXPECT);
     headers.remove(header::FORWARDED);
@@ -129,6 +122,26 @@ pub fn for_replica(mut headers: HeaderMap, host: &HeaderValue, authorization: Op
     }
     headers.insert(header::HOST, host.clone());
     headers
+}
+
+/// Checks that an engine's answer can be read in one way only. hyper has refused what can't be read at all.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_answer<B>(response: &Response<B>) -> Result<(), &'static str> {
+    let headers = response.headers();
+    let lengths = headers.get_all(header::CONTENT_LENGTH).iter().count();
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    if response.status().is_informational() {
+        return Err("it switches protocols, which nobody asked for");
+    }
+    match (codings.next(), codings.next()) {
+        (None, _) if lengths > 1 => Err("it has more than one Content-Length"),
+        (None, _) => Ok(()),
+        (Some(_), _) if lengths > 0 => Err("it has both Content-Length and Transfer-Encoding"),
+        (Some(coding), None) if coding.as_bytes().eq_ignore_ascii_case(b"chunked") => Ok(()),
+        (Some(_), _) => Err("its Transfer-Encoding is not a single `chunked`"),
+    }
 }
 
 /// Cleans an engine's response headers for the client.
@@ -175,7 +188,7 @@ mod tests {
             ("x-many", "2"),
             ("x_under", "1"),
         ]);
-        let out = to_replica(sent, "9.9.9.9:1".parse().unwrap(), "id");
+        let out = to_replica(sent, None, "9.9.9.9:1".parse().unwrap(), "id");
         let mut names: Vec<&str> = out.keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
         let expected =

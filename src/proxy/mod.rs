@@ -1,6 +1,6 @@
 //! A request's way through HTTP.
 //!
-//! `server` accepts and watches connections; `service` walks a request through its phases; `forward` finds a replica
+//! `server` accepts and watches connections; `guard` lets only unambiguous requests through to HTTP's parser; `service` walks a request through its phases; `forward` finds a replica
 //! that answers; `relay` passes the answer on, byte for byte. One data path serves every endpoint, so that leaving
 //! clients, errors and accounting behave alike on all of them.
 mod admit;
@@ -8,6 +8,7 @@ mod answer;
 mod body;
 mod exchange;
 mod forward;
+mod guard;
 mod head;
 mod models;
 mod relay;
@@ -15,6 +16,7 @@ mod reload;
 mod server;
 mod service;
 mod stored;
+mod watched;
 
 use std::io;
 use std::net::SocketAddr;

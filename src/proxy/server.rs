@@ -5,25 +5,28 @@
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::Duration;
 
-use http::Request;
+use http::{HeaderMap, Method, Request, header};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::{Proxy, service};
+use super::answer::{self, Problem, X_REQUEST_ID};
+use super::exchange::Exchange;
+use super::guard::Bounds;
+use super::watched::{Activity, Doing, Watched};
+use super::{Proxy, head, service};
+use crate::api::{Cause, Family, Phase};
 
 /// Connections the kernel may hold for us before they are accepted.
 const BACKLOG: i32 = 4_096;
@@ -100,97 +103,6 @@ async fn accept(
     Ok((stream, client, place))
 }
 
-/// What a connection is doing, for its timers: written by its socket and its requests, read by its task.
-#[derive(Debug)]
-pub struct Activity {
-    origin: Instant,
-    /// Milliseconds since `origin` × 4 + state.
-    word: AtomicU64,
-}
-
-const WAITING: u64 = 0;
-const IN_HEAD: u64 = 1;
-const BUSY: u64 = 2;
-/// Waiting, and no request has come yet.
-const NEW: u64 = 3;
-
-impl Activity {
-    fn new() -> Arc<Self> {
-        Arc::new(Self { origin: Instant::now(), word: AtomicU64::new(NEW) })
-    }
-
-    fn set(&self, state: u64) {
-        let millis = u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX >> 2);
-        self.word.store(millis << 2 | state, Ordering::Release);
-    }
-
-    fn state(&self) -> (u64, Instant) {
-        let word = self.word.load(Ordering::Acquire);
-        (word & 3, self.origin + Duration::from_millis(word >> 2))
-    }
-
-    fn received(&self) {
-        if matches!(self.state().0, WAITING | NEW) {
-            self.set(IN_HEAD);
-        }
-    }
-
-    /// A request has begun; it is busy until the returned guard is dropped.
-    fn busy(self: &Arc<Self>) -> Busy {
-        self.set(BUSY);
-        Busy(self.clone())
-    }
-}
-
-/// Held while a request is being answered.
-#[derive(Debug)]
-pub struct Busy(Arc<Activity>);
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.0.set(WAITING);
-    }
-}
-
-/// The client's socket, which notes when bytes arrive.
-struct Watched {
-    stream: TcpStream,
-    activity: Arc<Activity>,
-}
-
-impl AsyncRead for Watched {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let result = Pin::new(&mut self.stream).poll_read(cx, buf);
-        if buf.filled().len() > before {
-            self.activity.received();
-        }
-        result
-    }
-}
-
-impl AsyncWrite for Watched {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
-    }
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-}
-
 /// Why a connection's task stopped serving it.
 enum End {
     /// hyper is done with it: closed, or broken.
@@ -199,6 +111,8 @@ enum End {
     SlowHead,
     /// Nothing came.
     Silent,
+    /// The guard refused a head, and everything before it has been answered.
+    Refused(Problem),
 }
 
 async fn serve_connection(proxy: &Arc<Proxy>, stream: TcpStream, client: SocketAddr) {
@@ -215,8 +129,9 @@ async fn serve_connection(proxy: &Arc<Proxy>, stream: TcpStream, client: SocketA
     let mut connection = http1::Builder::new()
         .header_read_timeout(None)
         .max_headers(limits.headers)
-        .max_buf_size(limits.head.max(8 * 1024))
-        .serve_connection(TokioIo::new(Watched { stream, activity: activity.clone() }), service);
+        // More than any head that passes the guard.
+        .max_buf_size(limits.head.max(8 * 1024) + 1)
+        .serve_connection(TokioIo::new(Watched::new(stream, activity.clone(), Bounds::from(limits))), service);
 
     let mut draining = proxy.draining.subscribe();
     let mut drained = false;
@@ -227,19 +142,25 @@ async fn serve_connection(proxy: &Arc<Proxy>, stream: TcpStream, client: SocketA
     let end = loop {
         tokio::select! {
             biased;
-            _ = poll_fn(|cx| connection.poll_without_shutdown(cx)) => break End::Done,
+            end = poll_fn(|cx| {
+                if connection.poll_without_shutdown(cx).is_ready() {
+                    return Poll::Ready(End::Done);
+                }
+                let Some(violation) = activity.refused() else { return Poll::Pending };
+                Poll::Ready(End::Refused(Problem::new(violation.kind.cause(), Phase::Head, violation.reason)))
+            }) => break end,
             () = &mut timer => {
                 let now = Instant::now();
                 let (state, since) = activity.state();
                 let (most, end) = match state {
-                    IN_HEAD => (timeouts.head, End::SlowHead),
-                    NEW => (timeouts.head, End::Silent),
-                    WAITING => (timeouts.keep_alive, End::Silent),
-                    _ => (Duration::MAX, End::Done),
+                    Doing::InHead => (timeouts.head, End::SlowHead),
+                    Doing::New => (timeouts.head, End::Silent),
+                    Doing::Waiting => (timeouts.keep_alive, End::Silent),
+                    Doing::Busy => (Duration::MAX, End::Done),
                 };
                 let deadline = since.checked_add(most).unwrap_or(now + look);
-                if state != BUSY && now >= deadline {
-                    let label = if state == WAITING { "keep_alive" } else { "head" };
+                if state != Doing::Busy && now >= deadline {
+                    let label = if state == Doing::Waiting { "keep_alive" } else { "head" };
                     proxy.metrics.client_timeouts.with_label_values(&[label]).inc();
                     break end;
                 }
@@ -247,16 +168,52 @@ async fn serve_connection(proxy: &Arc<Proxy>, stream: TcpStream, client: SocketA
             }
             _ = draining.wait_for(|draining| *draining), if !drained => {
                 drained = true;
-                Pin::new(&mut connection).graceful_shutdown();
+                std::pin::Pin::new(&mut connection).graceful_shutdown();
             }
         }
     };
-    let mut stream = connection.into_parts().io.into_inner().stream;
-    if matches!(end, End::SlowHead) {
-        let head = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
-        let _ = tokio::time::timeout(LINGER, stream.write_all(head)).await;
+    if let Some(violation) = activity.violation() {
+        proxy.metrics.malformed.with_label_values(&[violation.kind.as_str()]).inc();
+        tracing::debug!(%client, cause = violation.kind.as_str(), reason = violation.reason, "malformed request");
+    }
+    let mut stream = connection.into_parts().io.into_inner().into_inner();
+    let problem = match end {
+        End::Refused(problem) => Some(problem),
+        End::SlowHead => {
+            let wait = humantime::format_duration(timeouts.head);
+            let message = format!("the request head was not whole within {wait} (timeouts.head)");
+            Some(Problem::new(Cause::HeadTimeout, Phase::Head, message))
+        }
+        End::Done | End::Silent => None,
+    };
+    if let Some(problem) = problem {
+        let _ = tokio::time::timeout(LINGER, stream.write_all(&refusal(proxy, client, &problem))).await;
     }
     linger(stream).await;
+}
+
+/// The answer to a request that never became one: nothing of it is known but what is wrong with it.
+fn refusal(proxy: &Arc<Proxy>, client: SocketAddr, problem: &Problem) -> Vec<u8> {
+    let id = head::request_id(&HeaderMap::new());
+    let method = Method::from_bytes(b"-").unwrap_or_default();
+    Exchange::begin(proxy.clone(), id.clone(), client, method).rejected(problem);
+    let response = answer::problem(Family::OpenAi, problem, None);
+    let mut bytes = format!("HTTP/1.1 {}\r\n", response.status()).into_bytes();
+    let mut field = |name: &str, value: &[u8]| {
+        bytes.extend_from_slice(name.as_bytes());
+        bytes.extend_from_slice(b": ");
+        bytes.extend_from_slice(value);
+        bytes.extend_from_slice(b"\r\n");
+    };
+    for (name, value) in response.headers() {
+        field(name.as_str(), value.as_bytes());
+    }
+    field(X_REQUEST_ID.as_str(), id.as_bytes());
+    field(header::CONNECTION.as_str(), b"close");
+    field(header::CONTENT_LENGTH.as_str(), response.body().len().to_string().as_bytes());
+    bytes.extend_from_slice(b"\r\n");
+    bytes.extend_from_slice(response.body());
+    bytes
 }
 
 /// Says goodbye, then reads on for a moment: closing with unread bytes would reset the connection under the answer.

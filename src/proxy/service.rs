@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response, header, request};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, header, request};
+use http_body::Body as _;
 use hyper::body::Incoming;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -17,8 +18,8 @@ use super::forward::{self, Answered, Outgoing};
 use super::head;
 use super::models;
 use super::relay::{self, Relay};
-use super::server::Busy;
 use super::stored::Place;
+use super::watched::Busy;
 use super::{Proxy, Snapshot};
 use crate::api::{self, Cause, Endpoint, Family, Phase, Route, Source};
 use crate::config::Policy;
@@ -48,22 +49,30 @@ pub async fn handle(
     let family = family_of(&route, &head.headers);
     let allow = if let Route::WrongMethod(methods) = route { Some(methods) } else { None };
 
+    // What is left of a request whose body nobody read must never be taken for the next one.
+    let has_body = !incoming.is_end_stream();
+    let mut close = head.method == Method::CONNECT;
     let reply = way(&mut exchange, route, head, incoming, client).await;
     let mut response = match reply {
         Ok(Reply::Engine { answered, pool, stores }) => {
             return Ok(relayed(exchange, *answered, pool, family, stores, busy));
         }
         Ok(Reply::Own(response)) => {
+            close |= has_body;
             exchange.served(response.status(), response.body().len());
             response
         }
         Err(problem) => {
+            close |= has_body && matches!(problem.phase, Phase::Head | Phase::Read);
             exchange.rejected(&problem);
             answer::problem(family, &problem, allow)
         }
     };
     if let Ok(request_id) = request_id.parse() {
         response.headers_mut().insert(X_REQUEST_ID, request_id);
+    }
+    if close {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     Ok(response.map(|body| AnswerBody::own(body, busy)))
 }
@@ -157,7 +166,7 @@ async fn send(
         Policy::HeaderHash { header, .. } => head.headers.get(header).map(|value| xxh3_64(value.as_bytes())),
         _ => None,
     };
-    let mut headers = head::to_replica(head.headers, client, exchange.request_id());
+    let mut headers = head::to_replica(head.headers, head.uri.authority(), client, exchange.request_id());
     if decoded {
         headers.remove(header::CONTENT_ENCODING);
     }
@@ -186,7 +195,7 @@ async fn stored_response(
 ) -> Result<Reply, Problem> {
     let snapshot = exchange.snapshot().clone();
     let place: Option<Place> = exchange.proxy().stored.find(id);
-    let headers = head::to_replica(head.headers, client, exchange.request_id());
+    let headers = head::to_replica(head.headers, head.uri.authority(), client, exchange.request_id());
     let outgoing = Outgoing { method: head.method, target: head.uri, headers, body, seek: true };
     let request = routing::Request {
         sequences: 1,

@@ -94,6 +94,8 @@ families! {
     DISCOVERED = "warmroute_discovery_replicas" Gauge ["pool"] "Replicas in the list that discovery last read.";
     DISCOVERED_TIME = "warmroute_discovery_last_success_timestamp_seconds" Gauge ["pool"]
         "When discovery last read the list, in Unix time.";
+    MALFORMED = "warmroute_malformed_requests_total" Counter ["cause"]
+        "Client connections ended because of a request that HTTP parsers may read in different ways, or that is over its limits, by cause.";
     LOG_DROPPED = "warmroute_access_log_dropped_total" Counter [] "Access-log lines dropped because the writer was behind.";
 }
 
@@ -205,6 +207,8 @@ pub struct Metrics {
     pub accepted: IntCounter,
     /// Client connections ended by a timer: timer.
     pub client_timeouts: IntCounterVec,
+    /// Connections ended by a malformed request: cause.
+    pub malformed: IntCounterVec,
     /// Access-log lines dropped.
     pub log_dropped: IntCounter,
     /// Reloads of the configuration: result.
@@ -259,6 +263,7 @@ impl Metrics {
             connections: build!(r, single IntGauge, CONNECTIONS),
             accepted: build!(r, single IntCounter, ACCEPTED),
             client_timeouts: build!(r, IntCounterVec, CLIENT_TIMEOUTS),
+            malformed: build!(r, IntCounterVec, MALFORMED),
             log_dropped: build!(r, single IntCounter, LOG_DROPPED),
             reloads: build!(r, IntCounterVec, RELOADS),
             reload_ok: build!(r, single IntGauge, RELOAD_OK),

@@ -12,6 +12,7 @@ mod drain;
 mod encoding;
 mod errors;
 mod headers;
+mod http_rows;
 mod keys;
 mod load;
 mod metrics;

@@ -174,6 +174,11 @@ impl Upstream {
         self.seen.lock().unwrap().iter().filter(at).cloned().collect()
     }
 
+    /// Every request so far, but for probes.
+    pub fn all(&self) -> Vec<Seen> {
+        self.seen.lock().unwrap().clone()
+    }
+
     /// The one request to `path`, once it has come.
     pub async fn only(&self, path: &str) -> Seen {
         wait_until(&format!("a request to {path}"), PATIENCE, || async { !self.seen(path).is_empty() }).await;
