@@ -97,7 +97,7 @@ impl Record {
 /// What goes through the queue.
 #[derive(Debug)]
 enum Entry {
-    Line(Record),
+    Line(Box<Record>),
     /// Everything before it has been written when this sender is dropped.
     Flush(SyncSender<()>),
 }
@@ -167,7 +167,8 @@ impl AccessLog {
     /// Hands a record over; never waits.
     pub fn send(&self, record: Record) {
         let Some(queue) = &self.queue else { return };
-        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = queue.try_send(Entry::Line(record))
+        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) =
+            queue.try_send(Entry::Line(Box::new(record)))
             && let Some(dropped) = &self.dropped
         {
             dropped.inc();

@@ -1,6 +1,7 @@
 //! The router and the mock as processes, over sockets. One binary, a module for each promise.
 mod support;
 
+mod access_log;
 mod admin;
 mod alias;
 mod audio;
@@ -23,4 +24,5 @@ mod responses;
 mod reuse;
 mod secrets;
 mod sessions;
+mod strict;
 mod timeouts;
