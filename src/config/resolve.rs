@@ -1,4 +1,6 @@
 //! Checked values → the configuration they mean: defaults filled in, and what concerns more than one key checked.
+mod discover;
+
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -6,6 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderName;
+
+pub(super) use discover::replica_list;
 
 use super::check::Item;
 use super::error::{Error, Errors, Place};
@@ -180,17 +184,6 @@ fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
         && (a.ip() == b.ip() || both_ways(a.ip(), b.ip()) || both_ways(b.ip(), a.ip()))
 }
 
-/// The replicas of a file that `discover` names: a checked list.
-pub(super) fn replica_list(items: &[Item], errors: &mut Errors) -> Vec<Replica> {
-    let mut across = Across::new(errors);
-    let mut replicas = Vec::new();
-    for item in items {
-        let replica = across.replica(item, &replicas);
-        replicas.extend(replica);
-    }
-    replicas
-}
-
 fn pools(root: &Item, errors: &mut Errors) -> Option<Vec<Pool>> {
     let items = root.items("pools");
     let mut across = Across::new(errors);
@@ -320,53 +313,6 @@ impl<'a> Across<'a> {
                 self.names.insert(name.clone(), (item.path.clone(), item.place));
             }
         }
-    }
-
-    fn discover(&mut self, pool: &Item) -> Option<Discover> {
-        let item = pool.get("discover")?;
-        let (file, dns) = (item.get("file"), item.get("dns"));
-        let from = match (file, dns) {
-            (Some(file), Some(dns)) => {
-                let problem = format!("`dns` stands beside `file` ({})", file.place);
-                self.push(dns, problem, "keep one of the two; a pool has one place where its replicas are listed");
-                return None;
-            }
-            (None, None) => {
-                let broken = ["file", "dns"].map(|name| format!("{}.{name}", item.path));
-                if !self.errors.iter().any(|e| broken.contains(&e.path)) {
-                    let remedy = "write `discover: { file: replicas.yaml }`, or `discover: { dns: NAME, port: 8000 }`";
-                    self.push(item, "names no `file` and no `dns`", remedy);
-                }
-                return None;
-            }
-            (Some(file), None) => {
-                for name in ["type", "port", "nameserver", "base_path", "credential", "max_in_flight"] {
-                    if let Some(setting) = item.get(name) {
-                        let problem = format!("`{name}` goes with `dns`; in a file each replica has its own");
-                        self.push(setting, problem, "remove it here, and write it in the file");
-                    }
-                }
-                DiscoverFrom::File(PathBuf::read(&file.value)?)
-            }
-            (None, Some(name)) => {
-                let dns = Dns {
-                    name: Read::read(&name.value)?,
-                    records: or(Some(item), "type", DnsRecords::Auto),
-                    port: or(Some(item), "port", None),
-                    nameserver: or(Some(item), "nameserver", None),
-                    base_path: or(Some(item), "base_path", Arc::from("")).trim_end_matches('/').into(),
-                    credential: or(Some(item), "credential", None),
-                    max_in_flight: or(Some(item), "max_in_flight", None),
-                };
-                let broken = format!("{}.port", item.path);
-                if !dns.service() && dns.port.is_none() && !self.errors.iter().any(|e| e.path == broken) {
-                    let remedy = "write `port: 8000` beside it; only SRV records carry ports";
-                    self.push(name, "addresses have no port", remedy);
-                }
-                DiscoverFrom::Dns(dns)
-            }
-        };
-        Some(Discover { from, interval: or(Some(item), "interval", Duration::from_secs(10)) })
     }
 
     fn unique_paths(&mut self, pool: &Item) -> Vec<Arc<str>> {

@@ -134,7 +134,7 @@ fn the_table_is_well_formed() {
 #[test]
 fn the_examples_pass() {
     let files = examples();
-    assert_eq!(files.len(), 5);
+    assert_eq!(files.len(), 6);
     for (path, _) in files {
         if let Err(errors) = load(&path, &no_env) {
             panic!("{errors}");

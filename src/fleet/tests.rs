@@ -152,3 +152,19 @@ fn d6_series_go_when_what_left_is_idle() {
     let text = metrics.render().unwrap();
     assert!(!text.contains("pool=\"m\"") && text.contains("pool=\"n\""), "{text}");
 }
+
+#[tokio::test]
+async fn who_left_is_probed_no_more_and_let_go() {
+    let metrics = Metrics::new().unwrap();
+    let one = Fleet::new(&config(TWO), &metrics);
+    one.start_probes(&Handle::current());
+    let two = one.next(&config(&TWO.replace(", \"http://b:1\"", "")), &Found::new(), &metrics);
+    let b = Arc::downgrade(one.replica("b:1").unwrap());
+    Leaving::default().follow(&one, &two);
+    drop(one);
+    while b.strong_count() > 0 {
+        tokio::task::yield_now().await;
+    }
+    assert!(Arc::strong_count(&two.replicas()[0]) > 2, "the one that stays is still probed");
+    two.stop_probes();
+}

@@ -174,6 +174,7 @@ impl Proxy {
             let stays = wanted.get(name) == Some(&&*discover);
             if !stays {
                 task.abort();
+                self.metrics.undiscovered(name);
             }
             stays
         });

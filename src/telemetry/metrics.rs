@@ -287,6 +287,13 @@ impl Metrics {
         self.discovered_time.with_label_values(&[pool]).set(unix_seconds());
     }
 
+    /// A pool that is no longer discovered.
+    pub fn undiscovered(&self, pool: &str) {
+        // What was never answered has no series.
+        let _ = self.discovered.remove_label_values(&[pool]);
+        let _ = self.discovered_time.remove_label_values(&[pool]);
+    }
+
     /// A reload, or the start, that took.
     pub fn reload_took(&self) {
         self.reload_ok.set(1);

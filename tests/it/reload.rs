@@ -10,9 +10,13 @@ use crate::support::*;
 
 /// A pool over some of the engines, `e0`, `e1`, …
 fn of(engines: &[Upstream], picked: &[usize], policy: &str) -> Config {
+    Config::new(pool_of(engines, picked, policy))
+}
+
+fn pool_of(engines: &[Upstream], picked: &[usize], policy: &str) -> Pool {
     let pool = Pool::model("m").with(&format!("policy: {policy}"));
     let row = |&n: &usize| format!("{{ id: e{n}, url: \"{}\" }}", engines[n].url());
-    Config::new(picked.iter().map(row).fold(pool, |pool, row| pool.replica(&row)))
+    picked.iter().map(row).fold(pool, |pool, row| pool.replica(&row))
 }
 
 fn of_session(id: usize) -> Request {
@@ -108,12 +112,14 @@ async fn bindings_load_health_and_connections_survive() {
     let engines = named(3).await;
     let slow = Mock::start(&["--model", "s", "--prefill-tps", "1000000", "--decode-tps", "20"]);
     let streams = format!("{{ id: s, url: \"http://{}\" }}", slow.address());
-    // Probes and idle connections live long, so that every new connection would be a reload's doing.
+    // Idle connections live long and one probe is enough, so that every new connection would be a reload's doing.
     let long = "timeouts: { upstream_idle: 1h }";
     let config = |picked: &[usize], more: &str| {
-        of(&engines, picked, &format!("{{ type: session_sticky{more} }}"))
-            .pool(Pool::model("s").replica(&streams))
-            .with(long)
+        Config::new(
+            pool_of(&engines, picked, &format!("{{ type: session_sticky{more} }}")).with("health: { interval: 1h }"),
+        )
+        .pool(Pool::model("s").replica(&streams))
+        .with(long)
     };
     let proxy = Proxy::start(&config(&[0, 1], "")).await;
     let mut homes = Vec::new();
@@ -305,7 +311,7 @@ async fn the_sources_and_the_log_level() {
     let admin = proxy.admin();
     let level = async |body: &str| exchange(admin, &Request::new("POST", "/log-level").body(body)).await.status();
     assert_eq!(level("debug").await, 400);
-    assert_eq!(level("{\"level\": \"no such level!\"}").await, 400);
+    assert_eq!(level("{\"level\": \"info,a=b=c\"}").await, 400);
     assert_eq!(level("{\"level\": \"error\"}").await, 200);
     let lines = proxy.process.output().len();
     proxy.reload(&of(&engines, &[0], "{ type: round_robin }")).await;

@@ -183,9 +183,11 @@ impl Round<'_> {
                 let records = lookup.answers().iter().filter(of_kind).map(|record| record.data.clone()).collect();
                 Ok(Answer { records, until: Some(lookup.valid_until()) })
             }
-            Err(NetError::Dns(DnsError::NoRecordsFound(NoRecords { response_code, negative_ttl, .. })))
-                if matches!(response_code, ResponseCode::NoError | ResponseCode::NXDomain) =>
-            {
+            Err(NetError::Dns(DnsError::NoRecordsFound(NoRecords {
+                response_code: ResponseCode::NoError | ResponseCode::NXDomain,
+                negative_ttl,
+                ..
+            }))) => {
                 let ttl = negative_ttl.map(|seconds| Duration::from_secs(u64::from(seconds)));
                 Ok(Answer { records: Vec::new(), until: ttl.map(|ttl| Instant::now() + ttl) })
             }
