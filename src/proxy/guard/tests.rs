@@ -19,6 +19,12 @@ use crate::proxy::watched::{Activity, Watched};
 /// Small, so that limits are met.
 pub(super) const BOUNDS: Bounds = Bounds { head: 400, fields: 8, target: 60 };
 
+/// As many as usual, or as `PROPTEST_CASES` asks for: a long run is the fuzzing.
+fn cases(usual: u32) -> ProptestConfig {
+    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
+    ProptestConfig { cases: asked.unwrap_or(usual), failure_persistence: None, ..Default::default() }
+}
+
 /// What the guard makes of a stream: heads passed, bytes passed, violation.
 type Verdict = (u64, usize, Option<Kind>);
 
@@ -232,7 +238,7 @@ fn behind_the_guard(stream: &[u8], cuts: &[usize]) -> (Vec<Seen>, bool) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4_000, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(cases(4_000))]
 
     #[test]
     fn every_way_of_cutting_gives_the_same_verdict(stream in stream(), cuts in prop::collection::vec(0..60_usize, 1..20)) {
@@ -255,7 +261,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(cases(600))]
 
     #[test]
     fn hyper_reads_what_passes_as_the_model_does(stream in stream(), cuts in prop::collection::vec(0..60_usize, 1..20)) {
