@@ -13,6 +13,7 @@ pub mod keys;
 mod model;
 mod node;
 mod reference;
+mod resilience;
 mod resolve;
 mod scalar;
 mod schema;

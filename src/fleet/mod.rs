@@ -2,10 +2,13 @@
 //!
 //! A [`Replica`] is one engine endpoint, shared by every pool it serves, so that its load is counted once. A [`Pool`]
 //! joins the replicas of one model with their routing core.
+mod breaker;
+mod budget;
 mod connections;
 mod health;
 mod pool;
 mod replica;
+mod window;
 
 use std::collections::HashMap;
 use std::sync::Arc;
