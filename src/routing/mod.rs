@@ -58,6 +58,8 @@ pub struct Request<'a> {
     pub pinned: Option<&'a str>,
     /// Replicas that an attempt of this request has already failed on.
     pub tried: &'a [Arc<str>],
+    /// Replicas that may be chosen although they are down: more are than may be left out.
+    pub readmitted: &'a [Arc<str>],
     /// Whether [`Plan::scores`] is wanted; it costs an allocation and a look at every replica.
     pub explain: bool,
 }

@@ -110,6 +110,20 @@ impl Router {
         self.settle(request, unbound).map_err(|refusal| if full { Refusal::AllFull } else { refusal })
     }
 
+    /// Decides beside another router, for comparison: it sees the same loads and reserves nothing, and keeps placements,
+    /// turns and bindings of its own as if it were obeyed and every attempt succeeded.
+    ///
+    /// # Errors
+    /// As [`Self::decide`].
+    pub fn shadow(&mut self, request: &Request<'_>, now: Tick) -> Result<Arc<str>, Refusal> {
+        // The reservation is given back at once; taken under the same lock as the real one, it is seen by nobody.
+        let plan = self.decide(request, now)?;
+        if let Some(effect) = &plan.on_success {
+            self.apply(effect, now);
+        }
+        Ok(plan.leg.replica)
+    }
+
     /// Has the policy choose from the table until a reservation holds.
     pub(super) fn settle(&mut self, request: &Request<'_>, bind: Option<SessionKey>) -> Result<Plan, Refusal> {
         let scores = if request.explain { self.scores() } else { Vec::new() };
@@ -206,7 +220,7 @@ impl Router {
     pub(super) fn fill_table(&mut self, request: &Request<'_>, now: Tick) {
         self.table.clear(self.cursor);
         for (at, entry) in self.entries.iter_mut().enumerate() {
-            let state = entry.member.status.get();
+            let state = request.state_of(&entry.member);
             let ramp = entry.ramp(state, now);
             let member = &entry.member;
             if !matches!(state, State::Ready | State::Warming) || request.tried.contains(&member.id) {
