@@ -3,6 +3,7 @@
 //! `server` accepts and watches connections; `service` walks a request through its phases; `forward` finds a replica
 //! that answers; `relay` passes the answer on, byte for byte. One data path serves every endpoint, so that leaving
 //! clients, errors and accounting behave alike on all of them.
+mod admit;
 mod answer;
 mod body;
 mod exchange;

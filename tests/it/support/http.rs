@@ -195,6 +195,11 @@ impl Client {
         self.stream.write_all(bytes).await
     }
 
+    /// Closes the sending side only.
+    pub async fn half_close(&mut self) {
+        self.stream.shutdown().await.expect("an open connection");
+    }
+
     /// Reads the next head (1xx heads are skipped) and gets ready for its body.
     pub async fn head(&mut self) -> Head {
         let head = within("a response head", PATIENCE, self.try_head()).await;

@@ -18,7 +18,7 @@ pub use mock::Mock;
 pub use process::Process;
 pub use proxy::Proxy;
 pub use requests::{ENDPOINTS, Family, chat, chat_body, sized_chat};
-pub use upstream::{Upstream, respond};
+pub use upstream::{Upstream, full_listener, respond};
 pub use wait::{wait_until, within};
 
 use std::time::Duration;
