@@ -162,9 +162,9 @@ pub(super) fn health(pool: &Item, models: &Models) -> Health {
 
 pub(super) fn retry(pool: &Item) -> Retry {
     let (item, d) = (pool.get("retry"), Retry::default());
-    let on = item.filter(|item| item.get("on").is_some()).map_or(d.on, |item| {
-        item.items("on").iter().filter_map(|item| Read::read(&item.value)).collect()
-    });
+    let on = item
+        .filter(|item| item.get("on").is_some())
+        .map_or(d.on, |item| item.items("on").iter().filter_map(|item| Read::read(&item.value)).collect());
     Retry {
         replay: or(item, "replay", d.replay),
         on,

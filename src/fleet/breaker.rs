@@ -257,7 +257,9 @@ mod tests {
                         assert!(!opened || passes, "seed {seed} step {step}: opened twice");
                         assert!(opened || before != BreakerState::Probation, "seed {seed} step {step}");
                         if opened {
-                            let BreakerState::Open(length) = breaker.state(now) else { panic!("seed {seed}: not open") };
+                            let BreakerState::Open(length) = breaker.state(now) else {
+                                panic!("seed {seed}: not open")
+                            };
                             let cap = settings.max_open.max(settings.open_for);
                             assert!((settings.open_for.min(cap)..=cap).contains(&length), "seed {seed}: {length:?}");
                             open_until = Some(now + length);

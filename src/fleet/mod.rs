@@ -6,16 +6,23 @@ mod breaker;
 mod budget;
 mod connections;
 mod health;
+mod panic;
+mod place;
 mod pool;
+mod probe;
+mod queue;
 mod replica;
 mod window;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+pub use breaker::BreakerState;
 pub use connections::{ConnectError, Connection, Connections, SendFailure};
-pub use health::watch;
-pub use pool::Pool;
+pub use health::{Condition, is_fault, watch};
+pub use place::Place;
+pub use pool::{Pool, Waiting};
+pub use queue::Ticket;
 pub use replica::Replica;
 
 use crate::config::{Config, Models};

@@ -1,12 +1,16 @@
 //! The replicas of one model, their routing core, and the metric handles of the pair.
 use std::sync::Arc;
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use prometheus::{Histogram, IntCounter};
 
 use super::Replica;
+use super::budget::Budget;
+use super::panic::{self, Down};
+use super::queue::{Queue, Ticket};
 use crate::config::{self, Models};
-use crate::routing::{Effect, Plan, Refusal, Request, Router, Tick};
+use crate::routing::{Effect, Plan, Refusal, Request, Router, State, Tick};
 use crate::telemetry::Metrics;
 
 /// One pool.
@@ -15,6 +19,10 @@ pub struct Pool {
     settings: config::Pool,
     replicas: Vec<Arc<Replica>>,
     router: Mutex<Router>,
+    /// Decides beside it.
+    shadow: Option<Mutex<Router>>,
+    queue: Arc<Queue>,
+    budget: Mutex<Budget>,
     /// Handles resolved once.
     pub metrics: PoolMetrics,
 }
@@ -28,6 +36,25 @@ pub struct PoolMetrics {
     pub bytes_out: IntCounter,
     /// Phase durations.
     pub phases: Phases,
+    /// Decisions for which replicas that are down were let in, because too few are up.
+    pub panics: IntCounter,
+    /// Replays that the budget did not allow.
+    pub over_budget: IntCounter,
+    /// Waits that ended in a place.
+    pub queue_wait: Histogram,
+    /// Decisions on which the shadow agreed, and on which it did not.
+    shadow: [IntCounter; 2],
+}
+
+/// What becomes of a request that would wait.
+#[derive(Debug)]
+pub enum Waiting {
+    /// It stands in the line.
+    In(Ticket),
+    /// As many wait as may.
+    Full,
+    /// Nobody waits in this pool, or not for this.
+    Never,
 }
 
 /// Histograms of the phases that take time.
@@ -48,8 +75,15 @@ pub struct Phases {
 impl Pool {
     /// Joins `replicas` under `settings`.
     pub fn new(settings: config::Pool, replicas: Vec<Arc<Replica>>, metrics: &Metrics) -> Self {
-        let members = replicas.iter().map(|replica| replica.member()).collect();
-        let router = Router::new(&settings.policy, &settings.session, members, fastrand::u64(..));
+        let router = |policy: &config::Policy| {
+            let members = replicas.iter().map(|replica| replica.member()).collect();
+            Router::new(policy, &settings.session, members, fastrand::u64(..))
+        };
+        let (main, shadow) =
+            (router(&settings.policy), settings.shadow.as_ref().map(|policy| router(policy).into_shadow()));
+        let queue = Arc::<Queue>::default();
+        queue.set_members(&replicas);
+        let budget = Mutex::new(Budget::new(&settings.retry));
         let name = &settings.name;
         let phase = |phase| metrics.phase(name, phase);
         let metrics = PoolMetrics {
@@ -62,8 +96,12 @@ impl Pool {
                 first_byte: phase("first_byte"),
                 relay: phase("relay"),
             },
+            panics: metrics.panics.with_label_values(&[name]),
+            over_budget: metrics.over_budget.with_label_values(&[name]),
+            queue_wait: metrics.queue_wait(name),
+            shadow: ["same", "other"].map(|agreement| metrics.shadow.with_label_values(&[name, agreement])),
         };
-        Self { settings, replicas, router: Mutex::new(router), metrics }
+        Self { settings, replicas, router: Mutex::new(main), shadow: shadow.map(Mutex::new), queue, budget, metrics }
     }
 
     /// Its name in labels.
@@ -99,12 +137,83 @@ impl Pool {
         self.replicas.iter().find(|replica| &**replica.id() == id)
     }
 
-    /// One decision: see [`Router::decide`].
+    /// One decision: see [`Router::decide`]. When too few replicas are up, some that are down are let in.
     ///
     /// # Errors
     /// [`Refusal`] when no replica can take the request.
     pub fn decide(&self, request: &Request<'_>, now: Tick) -> Result<Plan, Refusal> {
-        self.router.lock().decide(request, now)
+        let (readmitted, panic) = self.readmitted();
+        let request = &Request { readmitted: &readmitted, ..request.clone() };
+        let mut router = self.router.lock();
+        // The shadow first: it must see the loads as the decision finds them. It only sees first attempts.
+        let shadow = self.shadow.as_ref().filter(|_| request.tried.is_empty());
+        let beside = shadow.and_then(|shadow| {
+            let mut shadow = shadow.lock();
+            let plan = shadow.decide(request, now).ok()?;
+            plan.on_success.iter().for_each(|effect| shadow.apply(effect, now));
+            Some(plan.leg.replica)
+        });
+        let plan = router.decide(request, now)?;
+        drop(router);
+        if let Some(beside) = beside {
+            self.metrics.shadow[usize::from(beside != plan.leg.replica)].inc();
+        }
+        if panic {
+            self.metrics.panics.inc();
+        }
+        Ok(plan)
+    }
+
+    /// Replicas that count as up although they are down, and whether that is panic.
+    fn readmitted(&self) -> (Vec<Arc<str>>, bool) {
+        let down: Vec<(Arc<str>, Down)> = self
+            .replicas
+            .iter()
+            .filter_map(|replica| replica.why_down().map(|why| (replica.id().clone(), why)))
+            .collect();
+        if down.is_empty() {
+            return (Vec::new(), false);
+        }
+        let total = self.replicas.iter().filter(|replica| replica.state() != State::Draining).count();
+        panic::readmitted(total, down, self.settings.health.max_ejected)
+    }
+
+    /// Whether a newcomer must wait behind others.
+    pub fn others_wait(&self) -> bool {
+        self.settings.queue.max.is_some() && self.queue.len() > 0
+    }
+
+    /// Takes a place in the line, where a refusal can be waited out.
+    pub fn wait(&self, refusal: Refusal) -> Waiting {
+        let queue = &self.settings.queue;
+        match queue.max {
+            Some(max) if refusal == Refusal::AllFull || queue.wait_for_ready => {
+                self.queue.join(max).map_or(Waiting::Full, Waiting::In)
+            }
+            _ => Waiting::Never,
+        }
+    }
+
+    /// Requests that wait.
+    pub fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// A request has begun: what the budget of replays is a share of.
+    pub fn began(&self) {
+        if self.settings.retry.replay {
+            self.budget.lock().began(Instant::now());
+        }
+    }
+
+    /// Takes one replay out of the budget; false, and counted, when it is spent.
+    pub fn may_replay(&self) -> bool {
+        let open = self.replicas.iter().map(|replica| replica.load().requests()).fold(0, u32::saturating_add);
+        let may = self.budget.lock().take(open, Instant::now());
+        if !may {
+            self.metrics.over_budget.inc();
+        }
+        may
     }
 
     /// Applies an effect of a decision.

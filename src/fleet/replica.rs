@@ -7,7 +7,8 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::connections::Connections;
-use super::health::Streak;
+use super::health::Judgement;
+use super::place::Queues;
 use crate::config::{self, Health, ReplicaUrl, Timeouts};
 use crate::routing::{Load, Member, State, Status};
 use crate::telemetry::{Metrics, ReplicaMetrics};
@@ -26,7 +27,8 @@ pub struct Replica {
     connections: Connections,
     metrics: ReplicaMetrics,
     pub(super) health: Health,
-    pub(super) streak: Mutex<Streak>,
+    pub(super) judgement: Mutex<Judgement>,
+    pub(super) queues: Queues,
     /// Wakes the prober before its time.
     pub(super) probe_now: Notify,
     pub(super) confirmed: AtomicBool,
@@ -52,8 +54,9 @@ impl Replica {
             status: Arc::new(Status::new(State::Ready)),
             connections: Connections::new(replica.url.clone(), timeouts.connect, timeouts.upstream_idle),
             metrics: metrics.replica(&replica.id),
+            judgement: Mutex::new(Judgement::new(health.breaker)),
+            queues: Queues::default(),
             health,
-            streak: Mutex::default(),
             probe_now: Notify::new(),
             confirmed: AtomicBool::new(false),
         }

@@ -84,9 +84,8 @@ mod tests {
             all.push((now, kind));
             let sums = window.sums(now);
             for kind in 0..2 {
-                let within = |length: Duration| {
-                    all.iter().filter(|(at, k)| *k == kind && *at + length > now).count() as u32
-                };
+                let within =
+                    |length: Duration| all.iter().filter(|(at, k)| *k == kind && *at + length > now).count() as u32;
                 let (least, most) = (within(length - length / 10), within(length));
                 assert!((least..=most).contains(&sums[kind]), "{} is not in {least}..={most}", sums[kind]);
             }

@@ -64,6 +64,16 @@ pub struct Request<'a> {
     pub explain: bool,
 }
 
+impl Request<'_> {
+    /// The state that a member has for this request.
+    fn state_of(&self, member: &Member) -> State {
+        match member.status.get() {
+            State::Down if self.readmitted.contains(&member.id) => State::Ready,
+            state => state,
+        }
+    }
+}
+
 /// Why a replica was chosen; a label in metrics, logs and headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reason {
