@@ -69,6 +69,11 @@ impl Judgement {
         }
     }
 
+    /// Whether probes and connections find it up.
+    pub fn is_up(&self) -> bool {
+        self.up
+    }
+
     fn state(&self) -> State {
         if !self.up || self.breaker.ejected_since().is_some() {
             State::Down

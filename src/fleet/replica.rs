@@ -108,7 +108,8 @@ impl Replica {
 
     /// Whether a probe has been answered and none has failed it since.
     pub fn confirmed(&self) -> bool {
-        self.confirmed.load(Ordering::Acquire) && self.state() != State::Down
+        // Not its state: a breaker that is open leaves it out, yet it is there.
+        self.confirmed.load(Ordering::Acquire) && self.judgement.lock().is_up()
     }
 
     /// Its connections.

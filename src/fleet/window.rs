@@ -83,11 +83,11 @@ mod tests {
             window.count(kind, now);
             all.push((now, kind));
             let sums = window.sums(now);
-            for kind in 0..2 {
+            for (kind, sum) in sums.into_iter().enumerate() {
                 let within =
                     |length: Duration| all.iter().filter(|(at, k)| *k == kind && *at + length > now).count() as u32;
                 let (least, most) = (within(length - length / 10), within(length));
-                assert!((least..=most).contains(&sums[kind]), "{} is not in {least}..={most}", sums[kind]);
+                assert!((least..=most).contains(&sum), "{sum} is not in {least}..={most}");
             }
         }
         window.clear();

@@ -16,6 +16,7 @@ mod paths;
 mod policies;
 mod recorded;
 mod relay;
+mod resilience;
 mod responses;
 mod reuse;
 mod secrets;
