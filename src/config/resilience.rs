@@ -184,6 +184,17 @@ pub(super) fn queue(pool: &Item) -> Queue {
 }
 
 impl Health {
+    /// Whether a replica of two pools is watched alike by both. How many of a pool may be left out is each pool's own; the
+    /// model that is looked for is the first pool's.
+    pub(super) fn watches_alike(&self, other: &Self) -> bool {
+        let comparable = |health: &Self| Self {
+            max_ejected: 0.0,
+            model: health.model.as_ref().map(|_| Arc::from("")),
+            ..health.clone()
+        };
+        comparable(self) == comparable(other)
+    }
+
     pub(super) fn effective(&self) -> Value {
         let b = &self.breaker;
         json!({

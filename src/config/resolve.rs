@@ -162,7 +162,8 @@ fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
 
 fn pools(root: &Item, errors: &mut Errors) -> Option<Vec<Pool>> {
     let items = root.items("pools");
-    let mut across = Across { errors, names: HashMap::new(), paths: HashMap::new(), replicas: Vec::new() };
+    let mut across =
+        Across { errors, names: HashMap::new(), paths: HashMap::new(), replicas: Vec::new(), probes: HashMap::new() };
     // All are looked at, also after one that is wrong.
     let pools: Vec<_> = items.iter().map(|item| across.pool(item, items.len())).collect();
     pools.into_iter().collect::<Option<Vec<_>>>().filter(|pools| !pools.is_empty())
@@ -174,6 +175,8 @@ struct Across<'a> {
     names: HashMap<Arc<str>, (String, Place)>,
     paths: HashMap<Arc<str>, (String, Place)>,
     replicas: Vec<(Replica, String, Place)>,
+    /// How a replica is probed: it is probed once, whichever pools it stands in.
+    probes: HashMap<Arc<str>, (Health, String, Place)>,
 }
 
 impl Across<'_> {
@@ -201,6 +204,8 @@ impl Across<'_> {
         {
             self.push(given, "a pool that takes any model has none to look for", "write `model: NAME`, or remove it");
         }
+        let health = resilience::health(item, &models);
+        self.one_probe(item, &replicas, &health);
         let name = match &models {
             Models::Any => "any".into(),
             Models::Named { model, .. } => model.clone(),
@@ -215,7 +220,7 @@ impl Across<'_> {
             replicas,
             paths,
             request_encoding: or(Some(item), "request_encoding", RequestEncoding::Decode),
-            health: resilience::health(item, &models),
+            health,
             retry: resilience::retry(item),
             queue: resilience::queue(item),
             shadow: shadow?,
@@ -298,6 +303,26 @@ impl Across<'_> {
             paths.push(path);
         }
         paths
+    }
+
+    /// Replicas of several pools have one `health` in all of them: the other would be without effect.
+    fn one_probe(&mut self, pool: &Item, replicas: &[Replica], health: &Health) {
+        let at = pool.get("health").unwrap_or(pool);
+        for replica in replicas {
+            match self.probes.get(&replica.id) {
+                Some((first, path, place)) if !first.watches_alike(health) => {
+                    let problem =
+                        format!("replica `{}` also stands in {path} ({place}), with another `health`", replica.id);
+                    let remedy = "a replica is probed in one way: write the same `health` in both pools";
+                    self.errors.push(Error::new(at.place, &format!("{}.health", pool.path), problem, remedy));
+                    return;
+                }
+                Some(_) => {}
+                None => {
+                    self.probes.insert(replica.id.clone(), (health.clone(), pool.path.clone(), at.place));
+                }
+            }
+        }
     }
 
     /// A request has one header hash, so two policies that look at one must look at the same.

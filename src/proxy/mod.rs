@@ -18,7 +18,7 @@ mod stored;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
@@ -30,6 +30,9 @@ use crate::telemetry::{AccessLog, Metrics};
 
 use server::Listener;
 use stored::StoredResponses;
+
+/// How long the process's end waits for the access log.
+const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// What is in force at one moment: a configuration, and the fleet it describes.
 #[derive(Debug)]
@@ -115,6 +118,11 @@ impl Proxy {
     /// Whether it is shutting down.
     pub fn draining(&self) -> bool {
         *self.draining.borrow()
+    }
+
+    /// Waits for the access log's last lines; call it when no request is open any more.
+    pub fn flush_access_log(&self) {
+        self.access_log.flush(LAST_LINES);
     }
 
     /// Stops accepting, closes idle connections, and lets open requests end.

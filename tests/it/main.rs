@@ -1,6 +1,7 @@
 //! The router and the mock as processes, over sockets. One binary, a module for each promise.
 mod support;
 
+mod access_log;
 mod admin;
 mod alias;
 mod audio;
@@ -9,6 +10,7 @@ mod client_leaves;
 mod encoding;
 mod errors;
 mod headers;
+mod keys;
 mod load;
 mod metrics;
 mod models;
@@ -21,4 +23,5 @@ mod responses;
 mod reuse;
 mod secrets;
 mod sessions;
+mod strict;
 mod timeouts;

@@ -167,7 +167,7 @@ impl Report {
         let plainest = self.policies.iter().find(|row| row.policy == "round_robin");
         let other = plainest.or(self.policies.iter().max_by(by_recompute));
         if let (Some(best), Some(other)) = (best, other) {
-            let floor = format!("{} % of them were new: no router can compute less.", percent(&self.floor));
+            let floor = format!("{} % were new: no router can compute less.", percent(&self.floor));
             if best.recompute_ratio < other.recompute_ratio {
                 let _ = writeln!(
                     text,

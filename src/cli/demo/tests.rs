@@ -37,6 +37,22 @@ async fn every_policy_answers_and_sticky_ones_compute_less_than_round_robin() {
     assert!(prompts.iter().all(|tokens| *tokens == report.floor.prompt_tokens), "not the same was asked: {prompts:?}");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failed_request_is_told_and_ends_in_exit_code_1() {
+    let engine = engine::Options { cache_tokens: 1_000, ..engine::Options::default() };
+    let round = Round { name: "too small", policy: "random", replicas: 2, engine, pauses: false };
+    let row = round.run(SMALL, &Progress::new(1, SMALL.requests())).await.unwrap();
+    assert_eq!((row.requests, row.errors, row.recompute_ratio), (6, 6, 0.0));
+    let mut report = compare(&args(&["--sessions", "1", "--turns", "1", "--policy", "random"])).await.unwrap();
+    let code = |report: &Report| format!("{:?}", verdict(report, ExitCode::SUCCESS));
+    assert_eq!(code(&report), format!("{:?}", ExitCode::SUCCESS));
+    report.policies.push(row);
+    assert_eq!(code(&report), format!("{:?}", ExitCode::FAILURE));
+    let told: Vec<_> = report.first_errors().collect();
+    assert_eq!(told.len(), 1);
+    assert!(told[0].starts_with("too small: 6 of 6 requests failed; the first: status 400 Bad Request: "), "{told:?}");
+}
+
 /// What clients are told is what engines did.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn usage_adds_up_to_the_engines_own_counters() {
