@@ -13,6 +13,7 @@ use tower::ServiceBuilder;
 use tower::limit::GlobalConcurrencyLimitLayer;
 
 use crate::config::Secret;
+use crate::fleet::BreakerState;
 use crate::proxy::Proxy;
 
 /// Requests served at once; more wait. Scrapes are few, and none may starve the process.
@@ -109,6 +110,7 @@ async fn replicas(State(proxy): State<Arc<Proxy>>) -> Json<Value> {
             let serves = |pool: &&Arc<crate::fleet::Pool>| pool.replica(replica.id()).is_some();
             let pools: Vec<&str> = fleet.pools().iter().filter(serves).map(|pool| &**pool.name()).collect();
             let url = replica.url();
+            let health = replica.condition();
             json!({
                 "id": &**replica.id(),
                 "url": format!("http://{}{}", url.authority, url.base_path),
@@ -117,6 +119,20 @@ async fn replicas(State(proxy): State<Arc<Proxy>>) -> Json<Value> {
                 "confirmed": replica.confirmed(),
                 "drained": replica.drained(),
                 "life": replica.life(),
+                "probe": {
+                    "up": health.up,
+                    "reachable": health.reachable,
+                    "successes": health.successes,
+                    "failures": health.failures,
+                    "fault": health.fault,
+                },
+                "breaker": {
+                    "state": health.breaker.as_str(),
+                    "open_for_ms": match health.breaker {
+                        BreakerState::Open(left) => u64::try_from(left.as_millis()).ok(),
+                        _ => None,
+                    },
+                },
                 "weight": replica.weight(),
                 "max_in_flight": replica.max_in_flight(),
                 "in_flight": replica.load().requests(),

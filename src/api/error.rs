@@ -110,6 +110,10 @@ pub enum Cause {
     NoReplicaReady,
     /// Every ready replica is at its `max_in_flight`.
     ReplicasFull,
+    /// As many requests wait for a place as may (`queue.max`).
+    QueueFull,
+    /// No place came free within `queue.timeout`.
+    QueueTimeout,
     /// No connection to any replica could be opened.
     ConnectFailed,
     /// The replica closed the connection without an answer.
@@ -151,6 +155,8 @@ impl Cause {
             Self::MethodNotAllowed => "method_not_allowed",
             Self::NoReplicaReady => "no_replica_ready",
             Self::ReplicasFull => "replicas_full",
+            Self::QueueFull => "queue_full",
+            Self::QueueTimeout => "queue_timeout",
             Self::ConnectFailed => "connect_failed",
             Self::NoAnswer => "no_answer",
             Self::BadAnswer => "bad_answer",
@@ -178,7 +184,10 @@ impl Cause {
             Self::UnsupportedEncoding => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::ModelNotFound | Self::PathNotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-            Self::NoReplicaReady | Self::ReplicasFull | Self::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
+            Self::QueueFull => StatusCode::TOO_MANY_REQUESTS,
+            Self::NoReplicaReady | Self::ReplicasFull | Self::QueueTimeout | Self::ShuttingDown => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Self::ConnectFailed | Self::NoAnswer | Self::BadAnswer | Self::AnswerCut => StatusCode::BAD_GATEWAY,
             Self::FirstByteTimeout | Self::IdleTimeout => StatusCode::GATEWAY_TIMEOUT,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
@@ -188,7 +197,12 @@ impl Cause {
     /// Whose fault it is.
     pub fn origin(self) -> Origin {
         match self {
-            Self::NoReplicaReady | Self::ReplicasFull | Self::ShuttingDown | Self::Internal => Origin::Router,
+            Self::NoReplicaReady
+            | Self::ReplicasFull
+            | Self::QueueFull
+            | Self::QueueTimeout
+            | Self::ShuttingDown
+            | Self::Internal => Origin::Router,
             Self::ConnectFailed
             | Self::NoAnswer
             | Self::BadAnswer
@@ -201,12 +215,13 @@ impl Cause {
 
     /// Seconds after which trying again makes sense.
     pub fn retry_after(self) -> Option<u32> {
-        (self.status() == StatusCode::SERVICE_UNAVAILABLE).then_some(1)
+        matches!(self.status(), StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS).then_some(1)
     }
 
     fn openai_type(self) -> &'static str {
         match self.status() {
             StatusCode::SERVICE_UNAVAILABLE => "service_unavailable_error",
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
             StatusCode::GATEWAY_TIMEOUT => "timeout_error",
             StatusCode::NOT_FOUND => "not_found_error",
             status if status.is_server_error() && self.origin() != Origin::Client => "server_error",
@@ -217,6 +232,7 @@ impl Cause {
     fn anthropic_type(self) -> &'static str {
         match self.status() {
             StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
             StatusCode::GATEWAY_TIMEOUT => "timeout_error",
             StatusCode::NOT_FOUND => "not_found_error",
             StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",

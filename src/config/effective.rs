@@ -85,14 +85,10 @@ fn pool(pool: &Pool) -> Value {
     }
     insert(&mut map, "paths", pool.paths.iter().map(|p| &**p).collect::<Vec<_>>());
     insert(&mut map, "request_encoding", pool.request_encoding.as_str());
-    let health = json!({
-        "path": &*pool.health.path,
-        "interval": show_duration(pool.health.interval),
-        "timeout": show_duration(pool.health.timeout),
-        "unhealthy_after": pool.health.unhealthy_after,
-        "healthy_after": pool.health.healthy_after,
-    });
-    insert(&mut map, "health", health);
+    insert(&mut map, "health", pool.health.effective());
+    insert(&mut map, "retry", pool.retry.effective());
+    insert(&mut map, "queue", pool.queue.effective());
+    insert(&mut map, "shadow", pool.shadow.as_ref().map_or(json!("none"), policy));
     Value::Object(map)
 }
 

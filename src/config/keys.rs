@@ -57,6 +57,8 @@ pub enum Scalar {
     Count(u64, u64),
     /// A number.
     Ratio(f64, f64),
+    /// A share, written as a percentage; from and to, in percent.
+    Percent(u64, u64),
     /// A length of time.
     Time(Duration, Duration),
     /// A number of bytes.
@@ -174,6 +176,7 @@ impl Scalar {
             Self::Bool => "`true` or `false`".into(),
             Self::Count(min, max) => format!("a whole number from {min} to {max}"),
             Self::Ratio(min, max) => format!("a number from {min} to {max}"),
+            Self::Percent(min, max) => format!("a percentage, {min}% to {max}%"),
             Self::Time(min, max) => {
                 format!("a duration with its unit, {} to {}", show_duration(*min), show_duration(*max))
             }

@@ -15,6 +15,7 @@ mod live;
 mod model;
 mod node;
 mod reference;
+mod resilience;
 mod resolve;
 mod scalar;
 mod schema;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use http::HeaderName;
 
+pub use super::resilience::{Breaker, Health, Queue, Retry, RetryOn};
 pub use super::sources::Sources;
 
 /// One whole, valid configuration.
@@ -84,8 +85,29 @@ pub struct Pool {
     pub paths: Vec<Arc<str>>,
     /// What is done with a compressed request body.
     pub request_encoding: RequestEncoding,
-    /// The active probe.
+    /// How its replicas are watched.
     pub health: Health,
+    /// Whether a request that failed is sent to another replica.
+    pub retry: Retry,
+    /// Where requests wait for a place.
+    pub queue: Queue,
+    /// A policy that decides beside `policy`, metered and never acting.
+    pub shadow: Option<Policy>,
+}
+
+impl Pool {
+    /// Whether a session's key is of use: to the policy, or to the one in its shadow.
+    pub fn uses_sessions(&self) -> bool {
+        [Some(&self.policy), self.shadow.as_ref()].iter().flatten().any(|p| matches!(p, Policy::SessionSticky(_)))
+    }
+
+    /// The header whose hash decides: for the policy, or for the one in its shadow (the check has them agree).
+    pub fn hashed_header(&self) -> Option<&HeaderName> {
+        [Some(&self.policy), self.shadow.as_ref()].into_iter().flatten().find_map(|policy| match policy {
+            Policy::HeaderHash { header, .. } => Some(header),
+            _ => None,
+        })
+    }
 }
 
 /// Which model names a pool answers to.
@@ -310,33 +332,6 @@ pub enum RequestEncoding {
     Decode,
     /// The bytes pass as they are and are not parsed.
     Pass,
-}
-
-/// The active probe of a pool's replicas.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Health {
-    /// `GET` path, after the replica's base path; 2xx is healthy. Default `/health`.
-    pub path: Arc<str>,
-    /// Time between probes, jittered by a tenth. Default 2 s.
-    pub interval: Duration,
-    /// A slower answer counts as a failure. Default 2 s.
-    pub timeout: Duration,
-    /// Failures in a row after which a replica is down. Default 3.
-    pub unhealthy_after: u32,
-    /// Successes in a row after which it is back. Default 1.
-    pub healthy_after: u32,
-}
-
-impl Default for Health {
-    fn default() -> Self {
-        Self {
-            path: "/health".into(),
-            interval: Duration::from_secs(2),
-            timeout: Duration::from_secs(2),
-            unhealthy_after: 3,
-            healthy_after: 1,
-        }
-    }
 }
 
 /// Timers of the data path. There is no total timeout.

@@ -14,6 +14,7 @@ pub(super) use discover::replica_list;
 use super::check::Item;
 use super::error::{Error, Errors, Place};
 use super::model::*;
+use super::resilience;
 use super::scalar::Value;
 
 /// `None` only where the check or this has pushed an error.
@@ -33,7 +34,7 @@ pub(super) fn resolve(root: &Item, errors: &mut Errors) -> Option<Config> {
 }
 
 /// How a value of the model is read from a checked one; `None` when it is of another kind.
-trait Read: Sized {
+pub(super) trait Read: Sized {
     fn read(value: &Value) -> Option<Self>;
 }
 
@@ -67,6 +68,7 @@ read! {
     Engine: Value::Word(w) => Engine::named(w);
     LoadPolicy: Value::Word(w) => LoadPolicy::named(w);
     RequestEncoding: Value::Word(w) => RequestEncoding::named(w);
+    RetryOn: Value::Word(w) => RetryOn::named(w);
     LogFormat: Value::Word(w) => LogFormat::named(w);
 }
 
@@ -80,7 +82,7 @@ impl<T: Read> Read for Option<T> {
 }
 
 /// The value of `name` under `item`, or `default`.
-fn or<T: Read>(item: Option<&Item>, name: &str, default: T) -> T {
+pub(super) fn or<T: Read>(item: Option<&Item>, name: &str, default: T) -> T {
     item.and_then(|item| item.get(name)).and_then(|item| T::read(&item.value)).unwrap_or(default)
 }
 
@@ -117,17 +119,6 @@ fn logging(root: &Item) -> Logging {
         level: or(item, "level", d.level),
         format: or(item, "format", d.format),
         access: or(item, "access", d.access),
-    }
-}
-
-fn health(pool: &Item) -> Health {
-    let (item, d) = (pool.get("health"), Health::default());
-    Health {
-        path: or(item, "path", d.path),
-        interval: or(item, "interval", d.interval),
-        timeout: or(item, "timeout", d.timeout),
-        unhealthy_after: or(item, "unhealthy_after", d.unhealthy_after),
-        healthy_after: or(item, "healthy_after", d.healthy_after),
     }
 }
 
@@ -213,7 +204,11 @@ impl<'a> Across<'a> {
 
     fn pool(&mut self, item: &Item, count: usize) -> Option<Pool> {
         let models = self.models(item, count);
-        let policy = self.policy(item);
+        let policy = item.get("policy").map_or(Some(Some(Policy::PowerOfTwo)), |item| self.policy(item));
+        let shadow = item.get("shadow").map_or(Some(None), |item| self.policy(item));
+        if let (Some(Some(policy)), Some(Some(shadow))) = (&policy, &shadow) {
+            self.one_header(item, policy, shadow);
+        }
         let session = self.session(item);
         let mut replicas: Vec<Replica> = Vec::new();
         for item in item.items("replicas") {
@@ -222,9 +217,14 @@ impl<'a> Across<'a> {
         }
         let discover = self.discover(item);
         let paths = self.unique_paths(item);
-        let health = health(item);
-        self.one_probe(item, &replicas, &health);
         let models = models?;
+        if let (Models::Any, Some(given)) = (&models, item.get("health").and_then(|item| item.get("model_match")))
+            && bool::read(&given.value) == Some(true)
+        {
+            self.push(given, "a pool that takes any model has none to look for", "write `model: NAME`, or remove it");
+        }
+        let health = resilience::health(item, &models);
+        self.one_probe(item, &replicas, &health);
         let name = match &models {
             Models::Any => "any".into(),
             Models::Named { model, .. } => model.clone(),
@@ -239,16 +239,19 @@ impl<'a> Across<'a> {
         }
         Some(Pool {
             name,
-            models,
             engine: or(Some(item), "engine", None),
             tokenizer: or(Some(item), "tokenizer", None),
-            policy: policy?,
+            policy: policy??,
             session: session?,
             replicas,
             discover,
             paths,
             request_encoding: or(Some(item), "request_encoding", RequestEncoding::Decode),
             health,
+            retry: resilience::retry(item),
+            queue: resilience::queue(item),
+            shadow: shadow?,
+            models,
         })
     }
 
@@ -334,7 +337,7 @@ impl<'a> Across<'a> {
         let at = pool.get("health").unwrap_or(pool);
         for replica in replicas {
             match self.probes.get(&replica.id) {
-                Some((first, path, place)) if first != health => {
+                Some((first, path, place)) if !first.watches_alike(health) => {
                     let problem =
                         format!("replica `{}` also stands in {path} ({place}), with another `health`", replica.id);
                     let remedy = "a replica is probed in one way: write the same `health` in both pools";
@@ -349,9 +352,24 @@ impl<'a> Across<'a> {
         }
     }
 
-    fn policy(&mut self, pool: &Item) -> Option<Policy> {
-        let Some(item) = pool.get("policy") else { return Some(Policy::PowerOfTwo) };
-        let kind = <&'static str>::read(&item.get("type")?.value)?;
+    /// A request has one header hash, so two policies that look at one must look at the same.
+    fn one_header(&mut self, pool: &Item, policy: &Policy, shadow: &Policy) {
+        if let (Policy::HeaderHash { header: a, .. }, Policy::HeaderHash { header: b, .. }) = (policy, shadow)
+            && a != b
+        {
+            let at = pool.get("shadow").and_then(|item| item.get("header")).unwrap_or(pool);
+            let problem = format!("the policy hashes `{a}`, its shadow `{b}`");
+            self.push(at, problem, "hash the same header in both, or choose another policy for one of them");
+        }
+    }
+
+    /// A policy; the inner `None` is one that is switched off.
+    fn policy(&mut self, item: &Item) -> Option<Option<Policy>> {
+        let kind = &item.get("type")?.value;
+        if matches!(kind, Value::Off) {
+            return Some(None);
+        }
+        let kind = <&'static str>::read(kind)?;
         let sticky = matches!(kind, "session_sticky" | "header_hash");
         for name in ["header", "fallback", "max_load_ratio", "min_load_gap"] {
             if let Some(setting) = item.get(name).filter(|_| !(sticky && name != "header" || kind == "header_hash")) {
@@ -367,7 +385,7 @@ impl<'a> Across<'a> {
             min_load_gap: or(Some(item), "min_load_gap", d.min_load_gap),
         };
         match kind {
-            "session_sticky" => Some(Policy::SessionSticky(affinity)),
+            "session_sticky" => Some(Some(Policy::SessionSticky(affinity))),
             "header_hash" => {
                 let header = or(Some(item), "header", None);
                 let path = format!("{}.header", item.path);
@@ -375,9 +393,9 @@ impl<'a> Across<'a> {
                     let remedy = "write `policy: { type: header_hash, header: x-user-id }`";
                     self.push(item, "`header_hash` needs the `header` that it hashes", remedy);
                 }
-                Some(Policy::HeaderHash { header: header?, affinity })
+                Some(Some(Policy::HeaderHash { header: header?, affinity }))
             }
-            load => LoadPolicy::named(load).map(Policy::from),
+            load => LoadPolicy::named(load).map(|load| Some(Policy::from(load))),
         }
     }
 

@@ -49,6 +49,10 @@ pub(super) fn parse(kind: Scalar, text: &str, base_dir: &Path) -> Result<Value, 
             let number: f64 = text.parse().map_err(|_| "is not a number")?;
             Value::Ratio(within(number, min, max)?)
         }
+        Scalar::Percent(min, max) => {
+            let digits = text.strip_suffix('%').ok_or("has no percent sign")?;
+            Value::Ratio(within(units::count(digits.trim_end())?, min, max)? as f64 / 100.0)
+        }
         Scalar::Time(min, max) => Value::Time(within(units::duration(text)?, min, max)?),
         Scalar::Size(min, max) => Value::Count(within(units::size(text)?, min, max)?),
         Scalar::OneOf(words) => match words.iter().find(|w| **w == text) {

@@ -86,7 +86,13 @@ fn scalar(scalar: Scalar, alternatives: &mut Vec<Value>) {
             .extend([json!({ "type": "number", "minimum": min, "maximum": max }), text("^[0-9]+([.][0-9]+)?$")]),
         Scalar::Time(..) => alternatives.push(text("^[0-9]+ *[a-zA-Z]+( *[0-9]+ *[a-zA-Z]+)*$")),
         Scalar::Size(..) => alternatives.push(text("^[0-9][0-9_]* *([kKmMgG][iI]?)?[bB]$")),
-        Scalar::OneOf(words) => alternatives.extend([json!({ "enum": words }), text("^$")]),
+        Scalar::Percent(..) => alternatives.push(text("^[0-9]+ *%$")),
+        Scalar::OneOf(words) => {
+            // `502` without quotes is a number to an editor.
+            let numbers = words.iter().filter_map(|word| word.parse::<u64>().ok());
+            let all: Vec<_> = words.iter().copied().map(Value::from).chain(numbers.map(Value::from)).collect();
+            alternatives.extend([json!({ "enum": all }), text("^$")]);
+        }
         Scalar::Url => alternatives.push(text("^[hH][tT][tT][pP]://")),
         Scalar::Path => alternatives.push(text("^/")),
         Scalar::SessionKey => alternatives.push(text("^(header:.|body:/)")),

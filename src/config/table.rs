@@ -6,7 +6,7 @@ use super::keys::{
     Default::{Required, Value, Words},
     Key, Kind, Scalar,
 };
-use super::model::{DnsRecords, Engine, LoadPolicy, LogFormat, RequestEncoding};
+use super::model::{DnsRecords, Engine, LoadPolicy, LogFormat, RequestEncoding, RetryOn};
 
 const LIVE: bool = true;
 const RESTART: bool = false;
@@ -25,6 +25,7 @@ const HEADER: Kind = Kind::Scalar(Scalar::Header);
 const PATH: Kind = Kind::Scalar(Scalar::Path);
 const SECRET: Kind = Kind::Scalar(Scalar::Secret);
 const REPLICA: Kind = Kind::MapOr("url");
+const RETRY_ON: Kind = one_of(RetryOn::NAMES);
 const SESSION_KEY: Kind = Kind::Scalar(Scalar::SessionKey);
 
 const fn list(of: &'static Kind, min: usize) -> Kind {
@@ -38,6 +39,9 @@ const fn time(min_ms: u64, max_ms: u64) -> Kind {
 }
 const fn size(min: u64, max: u64) -> Kind {
     Kind::Scalar(Scalar::Size(min, max))
+}
+const fn percent(min: u64, max: u64) -> Kind {
+    Kind::Scalar(Scalar::Percent(min, max))
 }
 const fn one_of(words: &'static [&'static str]) -> Kind {
     Kind::Scalar(Scalar::OneOf(words))
@@ -154,17 +158,69 @@ pub(super) static TABLE: &[Key] = &[
     key("pools[].request_encoding", one_of(RequestEncoding::NAMES), Value("decode"), LIVE, "pass",
         "Compressed request bodies: `decode` gzip and zstd for the engine, or `pass` them on as they are, unparsed."),
     key("pools[].health", MAP, Words("its keys' defaults"), LIVE, "{ interval: 5s }",
-        "The active probe of each replica. Pools that share a replica must agree on it."),
+        "How replicas are watched, by probes and by what becomes of requests: see docs/resilience.md. Pools that share a replica must agree on it, but for `max_ejected`."),
     key("pools[].health.path", PATH, Value("/health"), LIVE, "/healthz",
         "What is asked for (GET), after the replica's base path; any 2xx is healthy."),
     key("pools[].health.interval", time(10, HOUR), Value("2s"), LIVE, "5s",
         "Time between probes, jittered by a tenth."),
+    key("pools[].health.down_interval", time(10, HOUR), Value("1s"), LIVE, "500ms",
+        "The same while a replica is down or its breaker is open; never longer than `interval`."),
     key("pools[].health.timeout", time(10, HOUR), Value("2s"), LIVE, "1s",
         "A slower answer counts as a failure."),
     key("pools[].health.unhealthy_after", count(1, 1000), Value("3"), LIVE, "5",
         "Failures in a row after which a replica is down."),
     key("pools[].health.healthy_after", count(1, 1000), Value("1"), LIVE, "2",
         "Successes in a row after which it is back."),
+    key("pools[].health.model_match", BOOL, Value("false"), LIVE, "true",
+        "Whether a probe also wants the pool's `model` to be in the replica's `/v1/models`."),
+    key("pools[].health.max_ejected", percent(0, 100), Value("50%"), LIVE, "30%",
+        "The share of the pool (at least one replica) that failing probes and open breakers may leave out. When more fail, all that can be reached are used: fail-open, counted as panic. 100%: never."),
+    key("pools[].health.breaker", MAP, Words("its keys' defaults"), LIVE, "{ failures: 10 }",
+        "When a replica is left out because requests fail on it: a connection that ends before the response head, 500, 502, 504, and 503 without `Retry-After`."),
+    key("pools[].health.breaker.failures", count(1, 1_000_000), Value("5"), LIVE, "10",
+        "Failures in a row that open the breaker."),
+    key("pools[].health.breaker.share", percent(1, 100), Value("50%"), LIVE, "80%",
+        "The share of failures within `window` that opens it…"),
+    key("pools[].health.breaker.window", time(100, HOUR), Value("10s"), LIVE, "30s",
+        "…which reaches so far back…"),
+    key("pools[].health.breaker.min_requests", count(1, 1_000_000), Value("20"), LIVE, "50",
+        "…once it holds so many requests."),
+    key("pools[].health.breaker.open_for", time(10, HOUR), Value("1s"), LIVE, "3s",
+        "How long it stays open; then the next good probe closes it, on probation. Doubled each time it opens anew."),
+    key("pools[].health.breaker.max_open", time(10, DAY), Value("30s"), LIVE, "1m",
+        "The longest it stays open."),
+    key("pools[].retry", MAP, Words("its keys' defaults"), LIVE, "{ replay: true }",
+        "Whether a request that an engine may have seen is sent to another. What no engine can have seen always is."),
+    key("pools[].retry.replay", BOOL, Value("false"), LIVE, "true",
+        "Whether it is, as long as no byte of an answer went to the client. The engine may do the work twice."),
+    key("pools[].retry.on", list(&RETRY_ON, 1), Value("[reset, 502, 503]"), LIVE, "[reset]",
+        "Upon what: the connection ended before the response head, or the engine answered so. Never upon 429, or 503 with `Retry-After`."),
+    key("pools[].retry.max", count(1, 10), Value("1"), LIVE, "2",
+        "Replays of one request, each on a replica that it has not tried."),
+    key("pools[].retry.budget", percent(0, 100), Value("20%"), LIVE, "10%",
+        "Most replays in ten seconds, as a share of the requests that were live in them…"),
+    key("pools[].retry.floor", count(0, 1_000_000), Value("3"), LIVE, "10",
+        "…or so many, if that is more."),
+    key("pools[].queue", Kind::MapOr("max"), Value("off"), LIVE, "{ max: 200, timeout: 10s }",
+        "Where requests wait, first in, first out, while every ready replica is at its `max_in_flight`. `off`: 503 at once."),
+    key("pools[].queue.max", count(1, 1_000_000), Value("100"), LIVE, "200",
+        "Most that wait. Over it: 429.").or("off"),
+    key("pools[].queue.timeout", time(1, DAY), Value("30s"), LIVE, "10s",
+        "Longest wait. Over it: 503."),
+    key("pools[].queue.wait_for_ready", BOOL, Value("false"), LIVE, "true",
+        "Whether requests also wait while no replica is up."),
+    key("pools[].shadow", Kind::MapOr("type"), Value("none"), LIVE, "session_sticky",
+        "A policy that decides beside `policy`, to be compared in the metrics. It never acts."),
+    key("pools[].shadow.type", one_of(POLICIES), Required, LIVE, "least_load",
+        "As under `policy`.").or("none"),
+    key("pools[].shadow.header", HEADER, Words("required by `header_hash`, not allowed elsewhere"), LIVE, "x-user-id",
+        "As under `policy`."),
+    key("pools[].shadow.fallback", one_of(LoadPolicy::NAMES), Value("power_of_two"), LIVE, "least_load",
+        "As under `policy`."),
+    key("pools[].shadow.max_load_ratio", Kind::Scalar(Scalar::Ratio(1.0, 1000.0)), Value("1.25"), LIVE, "1.5",
+        "As under `policy`."),
+    key("pools[].shadow.min_load_gap", count(0, 1_000_000), Value("8"), LIVE, "16",
+        "As under `policy`."),
 
     key("timeouts", MAP, Words("its keys' defaults"), LIVE, "{ first_byte: 2m }",
         "Timers of the data path. There is no total timeout: a stream may run for as long as it produces."),

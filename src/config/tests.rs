@@ -51,6 +51,12 @@ fn around(key: &Key) -> Value {
     let pool = &mut document["pools"][0];
     match key.path.strip_prefix("pools[].").unwrap_or_default() {
         "models" => drop(pool.as_object_mut().unwrap().remove("model")),
+        "shadow.header" => pool["shadow"] = json!({ "type": "header_hash", "header": "x-a" }),
+        "shadow.fallback" | "shadow.max_load_ratio" | "shadow.min_load_gap" => {
+            pool["shadow"] = json!({ "type": "session_sticky" });
+        }
+        "queue.max" => pool["queue"] = json!({ "timeout": "30s" }),
+        "queue.timeout" | "queue.wait_for_ready" => pool["queue"] = json!({ "max": 100 }),
         "policy.header" => pool["policy"] = json!({ "type": "header_hash", "header": "x-a" }),
         "policy.fallback" | "policy.max_load_ratio" | "policy.min_load_gap" => {
             pool["policy"] = json!({ "type": "session_sticky" });
@@ -108,7 +114,10 @@ fn every_word_of_the_table_is_understood() {
         for word in words {
             let mut document = with(around(key), key, json!(word));
             match *word {
-                "header_hash" => document["pools"][0]["policy"]["header"] = json!("x-a"),
+                "header_hash" => {
+                    let policy = if key.path.contains("shadow") { "shadow" } else { "policy" };
+                    document["pools"][0][policy]["header"] = json!("x-a");
+                }
                 "tenant" => document["pools"][0]["session"]["tenant_header"] = json!("x-a"),
                 _ => {}
             }

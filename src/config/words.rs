@@ -1,6 +1,6 @@
 //! The words of the configuration that stand for variants: written once, read by the table, the resolver, the
 //! effective configuration and whoever needs a label.
-use super::model::{DnsRecords, Engine, LoadPolicy, LogFormat, Policy, RequestEncoding};
+use super::model::{DnsRecords, Engine, LoadPolicy, LogFormat, Policy, RequestEncoding, RetryOn};
 
 macro_rules! words {
     ($type:ident: $($variant:ident = $word:literal),+) => {
@@ -25,6 +25,7 @@ words!(Engine: Vllm = "vllm", Sglang = "sglang", Llamacpp = "llamacpp", Openai =
 words!(LoadPolicy: RoundRobin = "round_robin", Random = "random", LeastLoad = "least_load", PowerOfTwo = "power_of_two");
 words!(RequestEncoding: Decode = "decode", Pass = "pass");
 words!(DnsRecords: Auto = "auto", Address = "a", Service = "srv");
+words!(RetryOn: Reset = "reset", InternalError = "500", BadGateway = "502", Unavailable = "503", GatewayTimeout = "504");
 words!(LogFormat: Text = "text", Json = "json");
 
 impl Policy {

@@ -43,6 +43,14 @@ pub enum ConnectError {
     Http(#[from] hyper::Error),
 }
 
+impl ConnectError {
+    /// Whether it is this machine that has run out of something: no fault of the replica's.
+    pub fn is_local(&self) -> bool {
+        // ENOMEM, ENFILE, EMFILE, EADDRNOTAVAIL, ENOBUFS of Linux.
+        matches!(self, Self::Io(error) if matches!(error.raw_os_error(), Some(12 | 23 | 24 | 99 | 105)))
+    }
+}
+
 /// Why a request got no response head.
 #[derive(Debug)]
 pub enum SendFailure {

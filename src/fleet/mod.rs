@@ -2,22 +2,32 @@
 //!
 //! A [`Replica`] is one engine endpoint, shared by every pool it serves, so that its load is counted once. A [`Pool`]
 //! joins the replicas of one model with their routing core.
+mod breaker;
+mod budget;
 mod connections;
 pub mod discovery;
 mod health;
 mod leaving;
+mod panic;
+mod place;
 mod pool;
+mod probe;
+mod queue;
 mod replica;
 #[cfg(test)]
 mod tests;
+mod window;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+pub use breaker::BreakerState;
 pub use connections::{ConnectError, Connection, Connections, SendFailure};
-pub use health::watch;
+pub use health::{Condition, is_fault, watch};
 pub use leaving::Leaving;
-pub use pool::Pool;
+pub use place::Place;
+pub use pool::{Pool, Waiting};
+pub use queue::Ticket;
 pub use replica::Replica;
 
 use replica::Arrival;

@@ -5,13 +5,17 @@
 //! there.
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use prometheus::{Histogram, IntCounter};
 
 use super::Replica;
+use super::budget::Budget;
+use super::panic::{self, Down};
+use super::queue::{Queue, Ticket};
 use crate::config::{self, Models};
-use crate::routing::{Effect, Plan, Refusal, Request, Router, Tick};
+use crate::routing::{Effect, Plan, Refusal, Request, Router, State, Tick};
 use crate::telemetry::Metrics;
 
 /// One pool.
@@ -20,6 +24,8 @@ pub struct Pool {
     settings: config::Pool,
     replicas: Vec<Arc<Replica>>,
     core: Arc<Mutex<Core>>,
+    queue: Arc<Queue>,
+    budget: Arc<Mutex<Budget>>,
     /// Handles resolved once.
     pub metrics: PoolMetrics,
 }
@@ -30,6 +36,41 @@ struct Core {
     router: Router,
     /// Whom the router's answers name.
     members: HashMap<Arc<str>, Arc<Replica>>,
+    /// Decides beside it.
+    shadow: Option<Router>,
+}
+
+impl Core {
+    /// Keeps, changes, makes or drops the shadow, as the settings ask.
+    fn set_shadow(&mut self, settings: &config::Pool, before: Option<&config::Pool>, replicas: &[Arc<Replica>]) {
+        let Some(policy) = &settings.shadow else {
+            self.shadow = None;
+            return;
+        };
+        let members = replicas.iter().map(|replica| replica.member()).collect();
+        match &mut self.shadow {
+            Some(shadow) => {
+                if before
+                    .is_none_or(|before| (&before.shadow, &before.session) != (&settings.shadow, &settings.session))
+                {
+                    shadow.reconfigure(policy, &settings.session);
+                }
+                shadow.set_members(members);
+            }
+            None => {
+                let router = Router::new(policy, &settings.session, members, fastrand::u64(..));
+                self.shadow = Some(router.into_shadow());
+            }
+        }
+    }
+
+    /// Whom the shadow would take.
+    fn decide_beside(&mut self, request: &Request<'_>, now: Tick) -> Option<Arc<str>> {
+        let shadow = self.shadow.as_mut()?;
+        let plan = shadow.decide(request, now).ok()?;
+        plan.on_success.iter().for_each(|effect| shadow.apply(effect, now));
+        Some(plan.leg.replica)
+    }
 }
 
 /// A pool's metric handles.
@@ -41,6 +82,25 @@ pub struct PoolMetrics {
     pub bytes_out: IntCounter,
     /// Phase durations.
     pub phases: Phases,
+    /// Decisions for which replicas that are down were let in, because too few are up.
+    pub panics: IntCounter,
+    /// Replays that the budget did not allow.
+    pub over_budget: IntCounter,
+    /// Waits that ended in a place.
+    pub queue_wait: Histogram,
+    /// Decisions on which the shadow agreed, and on which it did not.
+    shadow: [IntCounter; 2],
+}
+
+/// What becomes of a request that would wait.
+#[derive(Debug)]
+pub enum Waiting {
+    /// It stands in the line.
+    In(Ticket),
+    /// As many wait as may.
+    Full,
+    /// Nobody waits in this pool, or not for this.
+    Never,
 }
 
 /// Histograms of the phases that take time.
@@ -61,14 +121,16 @@ pub struct Phases {
 impl Pool {
     /// Joins `replicas` under `settings`.
     ///
-    /// With a pool `before` it, of the same model, it goes on with that one's core.
+    /// With a pool `before` it, of the same model, it goes on with that one's core, line and budget.
     pub fn new(settings: config::Pool, replicas: Vec<Arc<Replica>>, before: Option<&Self>, metrics: &Metrics) -> Self {
         let members = replicas.iter().map(|replica| replica.member()).collect();
         let named = replicas.iter().map(|replica| (replica.id().clone(), replica.clone())).collect();
-        let core = match before {
+        let (core, queue, budget) = match before {
             None => {
                 let router = Router::new(&settings.policy, &settings.session, members, fastrand::u64(..));
-                Arc::new(Mutex::new(Core { router, members: named }))
+                let core = Core { router, members: named, shadow: None };
+                let budget = Budget::new(&settings.retry);
+                (Arc::new(Mutex::new(core)), Arc::default(), Arc::new(Mutex::new(budget)))
             }
             Some(before) => {
                 let mut core = before.core.lock();
@@ -77,9 +139,12 @@ impl Pool {
                 }
                 core.router.set_members(members);
                 core.members = named;
-                before.core.clone()
+                before.budget.lock().set(&settings.retry);
+                (before.core.clone(), before.queue.clone(), before.budget.clone())
             }
         };
+        core.lock().set_shadow(&settings, before.map(|before| &before.settings), &replicas);
+        queue.set_members(&replicas);
         let name = &settings.name;
         let phase = |phase| metrics.phase(name, phase);
         let metrics = PoolMetrics {
@@ -92,8 +157,12 @@ impl Pool {
                 first_byte: phase("first_byte"),
                 relay: phase("relay"),
             },
+            panics: metrics.panics.with_label_values(&[name]),
+            over_budget: metrics.over_budget.with_label_values(&[name]),
+            queue_wait: metrics.queue_wait(name),
+            shadow: ["same", "other"].map(|agreement| metrics.shadow.with_label_values(&[name, agreement])),
         };
-        Self { settings, replicas, core, metrics }
+        Self { settings, replicas, core, queue, budget, metrics }
     }
 
     /// Its name in labels.
@@ -129,16 +198,80 @@ impl Pool {
         self.replicas.iter().find(|replica| &**replica.id() == id)
     }
 
-    /// One decision, and the replica it names: see [`Router::decide`].
+    /// One decision, and the replica it names: see [`Router::decide`]. When too few replicas are up, some that are down
+    /// are let in.
     ///
     /// # Errors
     /// [`Refusal`] when no replica can take the request.
     pub fn decide(&self, request: &Request<'_>, now: Tick) -> Result<(Plan, Arc<Replica>), Refusal> {
+        let (readmitted, panic) = self.readmitted();
+        let request = &Request { readmitted: &readmitted, ..request.clone() };
         let mut core = self.core.lock();
+        // The shadow first: it must see the loads as the decision finds them. It only sees first attempts.
+        let beside = if request.tried.is_empty() { core.decide_beside(request, now) } else { None };
         let plan = core.router.decide(request, now)?;
         // The router has no other members than these; a name that is missing would be a bug there, not a request's.
         let replica = core.members.get(&plan.leg.replica).cloned().ok_or(Refusal::NoneReady)?;
+        drop(core);
+        if let Some(beside) = beside {
+            self.metrics.shadow[usize::from(beside != plan.leg.replica)].inc();
+        }
+        if panic {
+            self.metrics.panics.inc();
+        }
         Ok((plan, replica))
+    }
+
+    /// Replicas that count as up although they are down, and whether that is panic.
+    fn readmitted(&self) -> (Vec<Arc<str>>, bool) {
+        let down: Vec<(Arc<str>, Down)> = self
+            .replicas
+            .iter()
+            .filter_map(|replica| replica.why_down().map(|why| (replica.id().clone(), why)))
+            .collect();
+        if down.is_empty() {
+            return (Vec::new(), false);
+        }
+        let total = self.replicas.iter().filter(|replica| replica.state() != State::Draining).count();
+        panic::readmitted(total, down, self.settings.health.max_ejected)
+    }
+
+    /// Whether a newcomer must wait behind others.
+    pub fn others_wait(&self) -> bool {
+        self.settings.queue.max.is_some() && self.queue.len() > 0
+    }
+
+    /// Takes a place in the line, where a refusal can be waited out.
+    pub fn wait(&self, refusal: Refusal) -> Waiting {
+        let queue = &self.settings.queue;
+        match queue.max {
+            Some(max) if refusal == Refusal::AllFull || queue.wait_for_ready => {
+                self.queue.join(max).map_or(Waiting::Full, Waiting::In)
+            }
+            _ => Waiting::Never,
+        }
+    }
+
+    /// Requests that wait.
+    pub fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// A request has begun: what the budget of replays is a share of.
+    pub fn began(&self) {
+        if self.settings.retry.replay {
+            self.budget.lock().began(Instant::now());
+        }
+    }
+
+    /// Takes one replay out of the budget; false, and counted, when it is spent.
+    pub fn may_replay(&self) -> bool {
+        let open = self.replicas.iter().map(|replica| replica.load().requests()).fold(0, u32::saturating_add);
+        let may = self.budget.lock().take(open, Instant::now());
+        if !may {
+            self.metrics.over_budget.inc();
+        }
+        may
     }
 
     /// Applies an effect of a decision.

@@ -14,7 +14,8 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use super::connections::Connections;
-use super::health::Streak;
+use super::health::Judgement;
+use super::place::Queues;
 use crate::config::{self, Health, ReplicaUrl, Timeouts};
 use crate::routing::{Load, Member, State, Status};
 use crate::telemetry::{Metrics, ReplicaMetrics};
@@ -35,7 +36,8 @@ pub struct Replica {
     connections: Connections,
     metrics: ReplicaMetrics,
     prober: Mutex<Option<AbortHandle>>,
-    pub(super) streak: Mutex<Streak>,
+    pub(super) judgement: Mutex<Judgement>,
+    pub(super) queues: Queues,
     /// Wakes the prober before its time.
     pub(super) probe_now: Notify,
     pub(super) confirmed: AtomicBool,
@@ -94,7 +96,7 @@ impl Replica {
         metrics: &Metrics,
         arrival: Arrival,
     ) -> Self {
-        let joined = arrival.joined;
+        let (joined, breaker) = (arrival.joined, health.breaker);
         let health_state = if joined { State::Warming } else { State::Ready };
         let standing = Standing { health: health_state, drained: arrival.drained };
         Self {
@@ -112,7 +114,8 @@ impl Replica {
             connections: Connections::new(replica.url.clone(), timeouts.connect, timeouts.upstream_idle),
             metrics: metrics.replica(&replica.id),
             prober: Mutex::default(),
-            streak: Mutex::new(if joined { Streak::warming() } else { Streak::default() }),
+            judgement: Mutex::new(Judgement::new(breaker, joined)),
+            queues: Queues::default(),
             probe_now: Notify::new(),
             confirmed: AtomicBool::new(false),
         }
@@ -132,6 +135,7 @@ impl Replica {
             let health_changed = before.health != settings.health;
             self.settings.store(Arc::new(settings));
             if health_changed {
+                self.judgement.lock().set_breaker(self.health().breaker);
                 self.probe_now.notify_one();
             }
         }
@@ -230,7 +234,8 @@ impl Replica {
 
     /// Whether a probe has been answered and none has failed it since.
     pub fn confirmed(&self) -> bool {
-        self.confirmed.load(Ordering::Acquire) && self.state() != State::Down
+        // Not its state: a breaker that is open leaves it out, yet it is there.
+        self.confirmed.load(Ordering::Acquire) && self.judgement.lock().is_up()
     }
 
     /// Its connections.

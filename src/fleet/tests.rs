@@ -110,11 +110,11 @@ fn a_drained_replica_stays_so_whatever_health_finds() {
     let fleet = Fleet::new(&config(TWO), &metrics);
     let replica = &fleet.replicas()[0];
     replica.set_drained(true);
-    replica.succeeded();
+    replica.probe_succeeded();
     assert_eq!(replica.state(), State::Draining);
-    (0..3).for_each(|_| replica.failed("test"));
+    (0..3).for_each(|_| replica.probe_failed(&super::probe::Fault::Sick("test".into())));
     assert_eq!(replica.state(), State::Down, "what is down takes not even its own sessions");
-    replica.succeeded();
+    replica.probe_succeeded();
     assert_eq!(replica.state(), State::Draining);
     assert!(replica.set_drained(false));
     assert_ne!(replica.state(), State::Draining);

@@ -9,7 +9,7 @@ use super::answer::Problem;
 use super::body::{self, Coding};
 use super::{Proxy, Snapshot};
 use crate::api::{self, Body, Cause, Endpoint, Family, Hints, ModelName, Phase, Source};
-use crate::config::{Policy, RequestEncoding};
+use crate::config::RequestEncoding;
 use crate::fleet::{Fleet, Pool};
 use crate::routing::SessionKey;
 
@@ -38,7 +38,7 @@ impl Admitted {
 
 /// Whether the pool's policy asks for a session on this endpoint.
 pub fn keyed(pool: &Pool, endpoint: &Endpoint) -> bool {
-    matches!(pool.settings().policy, Policy::SessionSticky(_)) && !endpoint.load_only
+    pool.settings().uses_sessions() && !endpoint.load_only
 }
 
 /// Finds pool and session.

@@ -12,7 +12,7 @@ use http::{Method, StatusCode};
 use super::answer::Problem;
 use super::{Proxy, Snapshot};
 use crate::api::{Cause, Phase, Source};
-use crate::fleet::{Pool, Replica};
+use crate::fleet::{Place, Pool, Replica};
 use crate::routing::{Reason, Reservation};
 use crate::telemetry::Record;
 
@@ -74,7 +74,7 @@ pub struct Exchange {
     replica: Option<Arc<Replica>>,
     reason: Option<Reason>,
     session: Option<Source>,
-    reservation: Option<Reservation>,
+    place: Option<Place>,
     attempts: u32,
     status: Option<StatusCode>,
     bytes_in: u64,
@@ -103,7 +103,7 @@ impl Exchange {
             replica: None,
             reason: None,
             session: None,
-            reservation: None,
+            place: None,
             attempts: 0,
             status: None,
             bytes_in: 0,
@@ -177,12 +177,17 @@ impl Exchange {
         self.attempts += 1;
         self.replica = Some(replica.clone());
         self.reason = Some(reason);
-        self.reservation = Some(reservation);
+        self.place = Some(replica.hold(reservation));
     }
 
     /// The attempt came to nothing.
     pub fn release(&mut self) {
-        self.reservation = None;
+        self.place = None;
+    }
+
+    /// Attempts so far.
+    pub fn attempts(&self) -> u32 {
+        self.attempts
     }
 
     /// The response head has arrived.
@@ -234,7 +239,7 @@ impl Exchange {
         if !std::mem::take(&mut self.open) {
             return;
         }
-        self.reservation = None;
+        self.place = None;
         let ended_in = self.phase;
         let whole = matches!(outcome, Outcome::Ok | Outcome::ClientError | Outcome::EngineError);
         self.enter(Phase::Finish);

@@ -1,4 +1,6 @@
-//! From a decided pool to an answer: reserve a replica, connect, send, and go to another while nothing was sent.
+//! From a decided pool to an answer: reserve a replica, or wait for a place on one; connect, send, and go to another
+//! while nothing was sent, or where replays are allowed. Each attempt sends the same immutable bytes, and one that fails
+//! gives its reservation back and drops what it was to change.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -6,13 +8,15 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
+use tokio::time::{Instant, timeout_at};
 
 use super::answer::Problem;
 use super::exchange::Exchange;
 use super::head;
 use crate::api::{Cause, Phase};
-use crate::fleet::{Connection, Pool, Replica, SendFailure};
-use crate::routing::{self, Effect, Refusal};
+use crate::config::RetryOn;
+use crate::fleet::{self, ConnectError, Connection, Pool, Replica, SendFailure, Waiting};
+use crate::routing::{self, Effect, Plan, Refusal};
 
 /// A request that is ready to be sent, as often as it takes.
 #[derive(Debug)]
@@ -25,6 +29,9 @@ pub struct Outgoing {
     pub headers: HeaderMap,
     /// Body.
     pub body: Bytes,
+    /// Which attempt a hop before said this is (`x-warmroute-attempt`); 0 when it said nothing. From 2 on it is a replay,
+    /// and is not replayed again: attempts must not multiply from hop to hop. Anyone may say so, it only takes away.
+    pub attempt: u32,
     /// Stored responses: a 404 only means that it is elsewhere.
     pub seek: bool,
 }
@@ -44,12 +51,33 @@ pub struct Answered {
 /// Why an attempt got no answer.
 enum Failure {
     /// Nothing reached the replica: another may try.
-    Unreachable(String),
-    /// It may have seen the request: no other may.
+    Unreachable(ConnectError),
+    /// It may have seen the request, and the connection ended before the response head.
+    Reset(String),
+    /// No other may try.
     Final(Cause, Phase, String),
 }
 
+/// What the client gets when nobody else can be tried.
+enum Last {
+    /// The answer of one that was tried.
+    Answer(Answered),
+    /// The word that none came.
+    Problem(Problem),
+    /// The word that nobody could be reached, with the last cause.
+    Unreachable(String),
+}
+
+/// Why no replica was decided on.
+enum Refused {
+    Now(Refusal),
+    InLine(Problem),
+}
+
 /// Finds a replica that answers.
+///
+/// A replica that can't be reached is passed over, as many as there are. One that may have seen the request is passed
+/// over only where the pool allows replays, within its budget, and for a request that no hop before has replayed.
 ///
 /// # Errors
 /// The problem to answer with, once nothing else may be tried.
@@ -59,42 +87,140 @@ pub async fn forward(
     outgoing: &Outgoing,
     request: routing::Request<'_>,
 ) -> Result<Answered, Problem> {
+    pool.began();
     let mut tried: Vec<Arc<str>> = Vec::new();
-    let mut last: Option<String> = None;
-    let mut elsewhere: Option<Answered> = None;
+    let mut last: Option<Last> = None;
+    let mut again: Option<&'static str> = None;
+    let mut replays = 0;
     loop {
-        exchange.enter(Phase::Decide);
-        let now = exchange.proxy().now();
-        let (plan, replica) = match pool.decide(&routing::Request { tried: &tried, ..request.clone() }, now) {
+        // A lookup is not worth waiting for, and an answer in the hand is better than one to be waited for.
+        let waits = !outgoing.seek && matches!(last, None | Some(Last::Unreachable(_)));
+        let asked = routing::Request { tried: &tried, ..request.clone() };
+        let (plan, replica) = match decide(exchange, pool, &asked, waits).await {
             Ok(decided) => decided,
-            Err(refusal) => {
-                return elsewhere.ok_or_else(|| refused(pool, refusal, tried.len(), last));
+            Err(Refused::InLine(problem)) => return Err(problem),
+            Err(Refused::Now(refusal)) => {
+                return match last {
+                    Some(Last::Answer(answered)) => Ok(answered),
+                    Some(Last::Problem(problem)) => Err(problem),
+                    Some(Last::Unreachable(cause)) => Err(unreachable(pool, tried.len(), &cause)),
+                    None => Err(refused(pool, refusal)),
+                };
             }
         };
+        if let Some(cause) = again.take() {
+            count_retry(exchange, pool, cause);
+        }
+        if !outgoing.seek {
+            last = None;
+        }
         exchange.attempt(&replica, plan.reason, plan.leg.reservation);
         let first_byte = exchange.snapshot().config.timeouts.first_byte;
+        let may_replay = |on: Option<RetryOn>| {
+            let retry = &pool.settings().retry;
+            retry.replay
+                && on.is_some_and(|on| retry.on.contains(&on))
+                && outgoing.attempt <= 1
+                && replays < retry.max
+                && tried.len() + 1 < pool.replicas().len()
+                && pool.may_replay()
+        };
         match attempt(exchange, pool, &replica, outgoing, first_byte).await {
             Ok((response, connection)) => {
-                let success = response.status().is_success();
-                let answered =
-                    Answered { response, connection, replica, on_success: plan.on_success.filter(|_| success) };
-                if !outgoing.seek || answered.response.status() != StatusCode::NOT_FOUND {
+                let status = response.status();
+                let pushed_back = response.headers().contains_key(header::RETRY_AFTER);
+                replica.answered(status, pushed_back);
+                let on_success = plan.on_success.filter(|_| status.is_success());
+                let on = RetryOn::named(status.as_str()).filter(|_| fleet::is_fault(status, pushed_back));
+                again = if outgoing.seek && status == StatusCode::NOT_FOUND {
+                    Some("not_found_there")
+                } else if may_replay(on) {
+                    replays += 1;
+                    Some("replay_status")
+                } else {
+                    None
+                };
+                let answered = Answered { response, connection, replica: replica.clone(), on_success };
+                if again.is_none() {
                     return Ok(answered);
                 }
-                count_retry(exchange, pool, "not_found_there");
-                tried.push(answered.replica.id().clone());
-                elsewhere = Some(answered);
+                last = Some(Last::Answer(answered));
             }
-            Err(Failure::Unreachable(cause)) => {
+            Err(Failure::Unreachable(error)) => {
                 exchange.release();
-                replica.unreachable(&cause);
-                count_retry(exchange, pool, "connect_failed");
-                last = Some(format!("replica {}: {cause}", replica.id()));
-                tried.push(replica.id().clone());
+                replica.unreachable(&error);
+                again = Some("connect_failed");
+                if !matches!(last, Some(Last::Answer(_))) {
+                    last = Some(Last::Unreachable(format!("replica {}: {error}", replica.id())));
+                }
+            }
+            Err(Failure::Reset(message)) => {
+                exchange.release();
+                replica.cut_off();
+                let problem = Problem::new(Cause::NoAnswer, Phase::FirstByte, message);
+                if !may_replay(Some(RetryOn::Reset)) {
+                    return Err(problem);
+                }
+                replays += 1;
+                again = Some("replay_reset");
+                last = Some(Last::Problem(problem));
             }
             Err(Failure::Final(cause, phase, message)) => {
                 exchange.release();
                 return Err(Problem::new(cause, phase, message));
+            }
+        }
+        tried.push(replica.id().clone());
+    }
+}
+
+/// Decides at once, or waits in the pool's line until there is a place and decides then.
+async fn decide(
+    exchange: &mut Exchange,
+    pool: &Arc<Pool>,
+    request: &routing::Request<'_>,
+    waits: bool,
+) -> Result<(Plan, Arc<Replica>), Refused> {
+    exchange.enter(Phase::Decide);
+    // A request that was let in before goes on; a new one stands behind those that wait.
+    let refusal = if waits && request.tried.is_empty() && pool.others_wait() {
+        Refusal::AllFull
+    } else {
+        match pool.decide(request, exchange.proxy().now()) {
+            Ok(decided) => return Ok(decided),
+            Err(refusal) => refusal,
+        }
+    };
+    let ticket = match if waits { pool.wait(refusal) } else { Waiting::Never } {
+        Waiting::In(ticket) => ticket,
+        Waiting::Never => return Err(Refused::Now(refusal)),
+        Waiting::Full => {
+            let message = format!(
+                "as many requests as may (queue.max) already wait for a place in pool {}; try again later",
+                pool.name()
+            );
+            return Err(Refused::InLine(Problem::new(Cause::QueueFull, Phase::Admit, message)));
+        }
+    };
+    exchange.enter(Phase::Admit);
+    let (began, most) = (Instant::now(), pool.settings().queue.timeout);
+    loop {
+        if timeout_at(began + most, ticket.called()).await.is_err() {
+            let wait = humantime::format_duration(most);
+            let message =
+                format!("no place came free in pool {} within {wait} (queue.timeout); try again later", pool.name());
+            return Err(Refused::InLine(Problem::new(Cause::QueueTimeout, Phase::Admit, message)));
+        }
+        exchange.enter(Phase::Decide);
+        match pool.decide(request, exchange.proxy().now()) {
+            Ok(decided) => {
+                pool.metrics.queue_wait.observe(began.elapsed().as_secs_f64());
+                return Ok(decided);
+            }
+            // Another pool took the place, or it is one that this request has tried, or all went down: it stays.
+            Err(_) => {
+                exchange.enter(Phase::Admit);
+                ticket.refused();
             }
         }
     }
@@ -104,12 +230,13 @@ fn count_retry(exchange: &Exchange, pool: &Pool, cause: &str) {
     exchange.proxy().metrics.retries.with_label_values(&[pool.name(), cause]).inc();
 }
 
-fn refused(pool: &Pool, refusal: Refusal, tried: usize, last: Option<String>) -> Problem {
+fn unreachable(pool: &Pool, tried: usize, last: &str) -> Problem {
+    let message = format!("none of {tried} replicas tried in pool {} could be reached; the last: {last}", pool.name());
+    Problem::new(Cause::ConnectFailed, Phase::Connect, message)
+}
+
+fn refused(pool: &Pool, refusal: Refusal) -> Problem {
     let name = pool.name();
-    if let Some(last) = last {
-        let message = format!("none of {tried} replicas tried in pool {name} could be reached; the last: {last}");
-        return Problem::new(Cause::ConnectFailed, Phase::Connect, message);
-    }
     match refusal {
         Refusal::NoneReady => {
             let message = format!("no replica of pool {name} is ready; try again later");
@@ -139,10 +266,10 @@ async fn attempt(
             Some(connection) => (connection, true),
             None => {
                 let opened = replica.connections().open().await;
-                (opened.map_err(|error| Failure::Unreachable(error.to_string()))?, false)
+                (opened.map_err(Failure::Unreachable)?, false)
             }
         };
-        let request = outgoing.request(replica)?;
+        let request = outgoing.request(replica, exchange.attempts())?;
         exchange.enter(Phase::FirstByte);
         let sent = match first_byte {
             None => connection.send(request).await,
@@ -168,17 +295,17 @@ async fn attempt(
                 exchange.enter(Phase::Connect);
                 count_retry(exchange, pool, "stale_connection");
             }
-            Err(SendFailure::Unsent(error)) => return Err(Failure::Unreachable(error.to_string())),
+            Err(SendFailure::Unsent(error)) => return Err(Failure::Unreachable(ConnectError::Http(error))),
             Err(SendFailure::Sent(error)) => {
                 let message = format!("replica {} closed the connection without an answer: {error}", replica.id());
-                return Err(Failure::Final(Cause::NoAnswer, Phase::FirstByte, message));
+                return Err(Failure::Reset(message));
             }
         }
     }
 }
 
 impl Outgoing {
-    fn request(&self, replica: &Replica) -> Result<Request<Full<Bytes>>, Failure> {
+    fn request(&self, replica: &Replica, attempts: u32) -> Result<Request<Full<Bytes>>, Failure> {
         let target = self.target.path_and_query().map_or("/", |target| target.as_str());
         let base = &replica.url().base_path;
         let target = if base.is_empty() { Uri::try_from(target) } else { Uri::try_from(format!("{base}{target}")) };
@@ -191,6 +318,10 @@ impl Outgoing {
         *request.uri_mut() = target;
         *request.headers_mut() =
             head::for_replica(self.headers.clone(), replica.authority(), replica.authorization().as_ref());
+        let attempt = self.attempt.max(1).saturating_add(attempts.saturating_sub(1));
+        if attempt > 1 {
+            request.headers_mut().insert(head::X_WARMROUTE_ATTEMPT, attempt.into());
+        }
         // hyper says nothing of an empty body; where one is expected, a server may then ask for its length (411).
         if self.body.is_empty() && matches!(self.method, Method::POST | Method::PUT | Method::PATCH) {
             request.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));

@@ -29,6 +29,10 @@ const HOP_BY_HOP: [HeaderName; 11] = [
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+/// Which attempt at one request this is; only on those after the first.
+pub const X_WARMROUTE_ATTEMPT: HeaderName = HeaderName::from_static("x-warmroute-attempt");
+/// How many attempts an answer took; only when it took more than one.
+pub const X_WARMROUTE_ATTEMPTS: HeaderName = HeaderName::from_static("x-warmroute-attempts");
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// Checks what must hold before anything else is looked at. What HTTP itself asks of a head, the guard has seen to.
@@ -78,6 +82,12 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
     for name in HOP_BY_HOP.iter().chain(&named) {
         headers.remove(name);
     }
+}
+
+/// Which attempt a hop before says this is; 0 when it says nothing that can be understood.
+pub fn attempt(headers: &HeaderMap) -> u32 {
+    let value = headers.get(X_WARMROUTE_ATTEMPT).and_then(|value| value.to_str().ok());
+    value.and_then(|value| value.parse().ok()).filter(|attempt| *attempt <= 1_000).unwrap_or(0)
 }
 
 /// The headers that go to a replica, but for `Host` and the credential, which depend on it. A target that is a whole

@@ -108,10 +108,12 @@ impl Proxy {
             let load = replica.load();
             let state = replica.state().as_str();
             let idle = replica.connections().idle();
+            self.metrics.set_breaker(replica.id(), replica.condition().breaker.as_str());
             self.metrics.set_replica(replica.id(), load.requests(), load.sequences(), state, idle);
         }
         for pool in fleet.pools() {
             self.metrics.set_bindings(pool.name(), pool.bindings());
+            self.metrics.set_queue(pool.name(), pool.waiting());
         }
         self.metrics.set_stored(self.stored.len());
         self.metrics.render()

@@ -15,14 +15,13 @@ use super::answer::{self, AnswerBody, Never, Problem, X_REQUEST_ID};
 use super::body;
 use super::exchange::Exchange;
 use super::forward::{self, Answered, Outgoing};
-use super::head;
+use super::head::{self, X_WARMROUTE_ATTEMPTS};
 use super::models;
 use super::relay::{self, Relay};
 use super::stored::Place;
 use super::watched::Busy;
 use super::{Proxy, Snapshot};
 use crate::api::{self, Cause, Endpoint, Family, Phase, Route, Source};
-use crate::config::Policy;
 use crate::fleet::Pool;
 use crate::routing;
 
@@ -68,6 +67,9 @@ pub async fn handle(
             answer::problem(family, &problem, allow)
         }
     };
+    if exchange.attempts() > 1 {
+        response.headers_mut().insert(X_WARMROUTE_ATTEMPTS, exchange.attempts().into());
+    }
     if let Ok(request_id) = request_id.parse() {
         response.headers_mut().insert(X_REQUEST_ID, request_id);
     }
@@ -162,15 +164,14 @@ async fn send(
         exchange.keyed(source);
         exchange.proxy().metrics.session_keys.with_label_values(&[pool.name(), source.as_str()]).inc();
     }
-    let hashed = match &pool.settings().policy {
-        Policy::HeaderHash { header, .. } => head.headers.get(header).map(|value| xxh3_64(value.as_bytes())),
-        _ => None,
-    };
+    let hashed = pool.settings().hashed_header().and_then(|header| head.headers.get(header));
+    let hashed = hashed.map(|value| xxh3_64(value.as_bytes()));
+    let attempt = head::attempt(&head.headers);
     let mut headers = head::to_replica(head.headers, head.uri.authority(), client, exchange.request_id());
     if decoded {
         headers.remove(header::CONTENT_ENCODING);
     }
-    let outgoing = Outgoing { method: head.method, target: head.uri, headers, body, seek: false };
+    let outgoing = Outgoing { method: head.method, target: head.uri, headers, body, attempt, seek: false };
     let request = routing::Request {
         session: session.map(|(key, _)| key),
         header: hashed,
@@ -195,8 +196,9 @@ async fn stored_response(
 ) -> Result<Reply, Problem> {
     let snapshot = exchange.snapshot().clone();
     let place: Option<Place> = exchange.proxy().stored.find(id);
+    let attempt = head::attempt(&head.headers);
     let headers = head::to_replica(head.headers, head.uri.authority(), client, exchange.request_id());
-    let outgoing = Outgoing { method: head.method, target: head.uri, headers, body, seek: true };
+    let outgoing = Outgoing { method: head.method, target: head.uri, headers, body, attempt, seek: true };
     let request = routing::Request {
         sequences: 1,
         load_only: endpoint.load_only,
@@ -237,6 +239,9 @@ fn relayed(
     let stream = head::is_event_stream(&head.headers);
     exchange.answered(head.status, stream);
     head::to_client(&mut head.headers, exchange.request_id());
+    if exchange.attempts() > 1 {
+        head.headers.insert(X_WARMROUTE_ATTEMPTS, exchange.attempts().into());
+    }
     head.version = http::Version::HTTP_11;
     let idle = exchange.snapshot().config.timeouts.idle;
     let stores = stores && head.status.is_success();

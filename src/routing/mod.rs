@@ -58,8 +58,20 @@ pub struct Request<'a> {
     pub pinned: Option<&'a str>,
     /// Replicas that an attempt of this request has already failed on.
     pub tried: &'a [Arc<str>],
+    /// Replicas that may be chosen although they are down: more are than may be left out.
+    pub readmitted: &'a [Arc<str>],
     /// Whether [`Plan::scores`] is wanted; it costs an allocation and a look at every replica.
     pub explain: bool,
+}
+
+impl Request<'_> {
+    /// The state that a member has for this request.
+    fn state_of(&self, member: &Member) -> State {
+        match member.status.get() {
+            State::Down if self.readmitted.contains(&member.id) => State::Ready,
+            state => state,
+        }
+    }
 }
 
 /// Why a replica was chosen; a label in metrics, logs and headers.

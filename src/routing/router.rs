@@ -13,7 +13,7 @@ use super::candidates::{Candidates, FULL_SHARE, Row};
 use super::placements::Placements;
 use super::policy::{Aids, Choice, Policy, RoundRobin, Standing};
 use super::{
-    Effect, Leg, Member, Plan, Reason, Refusal, Request, Reservation, Score, SessionKey, State, Tick, rendezvous,
+    Effect, Leg, Load, Member, Plan, Reason, Refusal, Request, Reservation, Score, SessionKey, State, Tick, rendezvous,
 };
 use crate::config::{self, LoadPolicy};
 
@@ -36,6 +36,8 @@ pub struct Router {
     rng: fastrand::Rng,
     /// The last decision's table, kept for its memory.
     table: Candidates,
+    /// Where a shadow reserves.
+    shadow_load: Option<Arc<Load>>,
 }
 
 /// A member and what the router knows of it.
@@ -68,10 +70,18 @@ impl Router {
             cursor: 0,
             rng: fastrand::Rng::with_seed(seed),
             table: Candidates::default(),
+            shadow_load: None,
         };
         router.set_members(members);
         router.cursor = (seed % router.entries.len().max(1) as u64) as u32;
         router
+    }
+
+    /// The same core, to decide beside another one: it sees the same loads and states, and what it reserves counts for
+    /// nobody. Apply each plan's `on_success` at once, and it keeps bindings as if it were obeyed.
+    pub fn into_shadow(mut self) -> Self {
+        self.shadow_load = Some(Arc::default());
+        self
     }
 
     /// Chooses a replica, reserves it and records the placement.
@@ -207,15 +217,19 @@ impl Router {
     }
 
     fn reserve(&self, member: usize, request: &Request<'_>) -> Option<Reservation> {
+        let sequences = request.sequences.max(1);
+        if let Some(load) = &self.shadow_load {
+            return load.reserve(sequences, None);
+        }
         let member = &self.entries[member].member;
-        member.load.reserve(request.sequences.max(1), member.max_in_flight)
+        member.load.reserve(sequences, member.max_in_flight)
     }
 
     /// Fills the table with the members that may take a request which belongs to none.
     pub(super) fn fill_table(&mut self, request: &Request<'_>, now: Tick) {
         self.table.clear(self.cursor);
         for (at, entry) in self.entries.iter_mut().enumerate() {
-            let state = entry.member.status.get();
+            let state = request.state_of(&entry.member);
             let ramp = entry.ramp(state, now);
             let member = &entry.member;
             if !matches!(state, State::Ready | State::Warming) || request.tried.contains(&member.id) {

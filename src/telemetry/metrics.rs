@@ -61,7 +61,19 @@ families! {
     CONNECT_FAILURES = "warmroute_connect_failures_total" Counter ["replica"]
         "Connections to the replica that could not be opened in time.";
     RETRIES = "warmroute_retries_total" Counter ["pool", "cause"]
-        "Further attempts: `stale_connection` (same replica, nothing had been sent), `connect_failed` (another replica), `not_found_there` (a stored response sought elsewhere).";
+        "Further attempts: `stale_connection` (same replica, nothing had been sent), `connect_failed` (another replica), `not_found_there` (a stored response sought elsewhere), `replay_reset` and `replay_status` (another replica, although one may have seen it: `retry.replay`).";
+    OVER_BUDGET = "warmroute_retry_budget_exhausted_total" Counter ["pool"]
+        "Replays that `retry.budget` did not allow; the failure went to the client.";
+    BREAKER = "warmroute_breaker_state" Gauge ["replica", "state"]
+        "1 for the state the replica's breaker is in (closed, open, half_open, probation), else 0.";
+    BREAKER_OPENED = "warmroute_breaker_opened_total" Counter ["replica"] "Times the replica's breaker opened.";
+    PANICS = "warmroute_panic_decisions_total" Counter ["pool"]
+        "Decisions for which all replicas that can be reached were considered, because too few are well (`health.max_ejected`).";
+    QUEUE = "warmroute_queue_requests" Gauge ["pool"] "Requests that wait for a place on a replica.";
+    QUEUE_WAIT = "warmroute_queue_wait_seconds" Histogram ["pool"]
+        "Time that requests waited which then got a place. Those that got none are `warmroute_requests_rejected_total` with the causes `queue_full` and `queue_timeout`.";
+    SHADOW = "warmroute_shadow_decisions_total" Counter ["pool", "agreement"]
+        "Decisions of the shadow policy: `same` replica as the policy's, or `other`.";
     UPSTREAM_IDLE = "warmroute_upstream_idle_connections" Gauge ["replica"]
         "Connections to the replica kept for reuse.";
     PHASE = "warmroute_phase_duration_seconds" Histogram ["pool", "phase"]
@@ -187,6 +199,16 @@ pub struct Metrics {
     connect_failures: IntCounterVec,
     /// Further attempts: pool, cause.
     pub retries: IntCounterVec,
+    /// Replays over budget: pool.
+    pub over_budget: IntCounterVec,
+    breaker: IntGaugeVec,
+    breaker_opened: IntCounterVec,
+    /// Decisions in panic: pool.
+    pub panics: IntCounterVec,
+    queue: IntGaugeVec,
+    queue_wait: HistogramVec,
+    /// The shadow's decisions: pool, agreement.
+    pub shadow: IntCounterVec,
     upstream_idle: IntGaugeVec,
     phase: HistogramVec,
     ttft: HistogramVec,
@@ -250,6 +272,13 @@ impl Metrics {
             probes: build!(r, IntCounterVec, PROBES),
             connect_failures: build!(r, IntCounterVec, CONNECT_FAILURES),
             retries: build!(r, IntCounterVec, RETRIES),
+            over_budget: build!(r, IntCounterVec, OVER_BUDGET),
+            breaker: build!(r, IntGaugeVec, BREAKER),
+            breaker_opened: build!(r, IntCounterVec, BREAKER_OPENED),
+            panics: build!(r, IntCounterVec, PANICS),
+            queue: build!(r, IntGaugeVec, QUEUE),
+            queue_wait: build!(r, histogram QUEUE_WAIT),
+            shadow: build!(r, IntCounterVec, SHADOW),
             upstream_idle: build!(r, IntGaugeVec, UPSTREAM_IDLE),
             phase: build!(r, histogram PHASE),
             ttft: build!(r, histogram TTFT),
@@ -306,6 +335,7 @@ impl Metrics {
             probe_ok: self.probes.with_label_values(&[replica, "ok"]),
             probe_failed: self.probes.with_label_values(&[replica, "failed"]),
             connect_failures: self.connect_failures.with_label_values(&[replica]),
+            breaker_opened: self.breaker_opened.with_label_values(&[replica]),
         }
     }
 
@@ -332,6 +362,23 @@ impl Metrics {
             self.state.with_label_values(&[replica, each]).set(i64::from(each == state));
         }
         self.upstream_idle.with_label_values(&[replica]).set(i64::try_from(idle).unwrap_or(i64::MAX));
+    }
+
+    /// Sets the gauge of a replica's breaker.
+    pub fn set_breaker(&self, replica: &str, state: &str) {
+        for each in ["closed", "open", "half_open", "probation"] {
+            self.breaker.with_label_values(&[replica, each]).set(i64::from(each == state));
+        }
+    }
+
+    /// Sets a pool's gauge of waiting requests.
+    pub fn set_queue(&self, pool: &str, waiting: usize) {
+        self.queue.with_label_values(&[pool]).set(i64::try_from(waiting).unwrap_or(i64::MAX));
+    }
+
+    /// The histogram of waits in one pool.
+    pub fn queue_wait(&self, pool: &str) -> Histogram {
+        self.queue_wait.with_label_values(&[pool])
     }
 
     /// Sets a pool's binding gauge.
@@ -368,6 +415,8 @@ pub struct ReplicaMetrics {
     pub probe_failed: IntCounter,
     /// Connections that could not be opened.
     pub connect_failures: IntCounter,
+    /// Times its breaker opened.
+    pub breaker_opened: IntCounter,
 }
 
 /// `docs/metrics.md`: the table as Markdown.

@@ -22,6 +22,7 @@ mod policies;
 mod recorded;
 mod relay;
 mod reload;
+mod resilience;
 mod responses;
 mod reuse;
 mod secrets;

@@ -28,7 +28,7 @@ pub(in crate::routing) enum Standing {
 impl Standing {
     /// Draining replicas still serve what belongs to them.
     pub fn of(member: &Member, request: &Request<'_>) -> Self {
-        if member.status.get() == State::Down || request.tried.contains(&member.id) {
+        if request.state_of(member) == State::Down || request.tried.contains(&member.id) {
             Self::Lost
         } else if member.max_in_flight.is_some_and(|max| member.load.requests() >= max) {
             Self::Full

@@ -108,6 +108,7 @@ impl World {
                     pinned: pinned.as_deref(),
                     tried: &tried,
                     explain: false,
+                    readmitted: &[],
                 };
                 self.decide(pool, &request);
             }

@@ -2,6 +2,7 @@
 mod bindings;
 mod hashing;
 mod load;
+mod shadow;
 mod shares;
 mod sticky;
 

@@ -1,0 +1,111 @@
+//! One probe: the health path answers 2xx and, if so wished, `/v1/models` lists the model.
+use bytes::Bytes;
+use http::{Request, header};
+use http_body_util::{BodyExt, Full, Limited};
+use serde::Deserialize;
+use tokio::time::{Instant, timeout_at};
+
+use super::{Connection, Replica, SendFailure};
+
+/// Largest health answer that is read, so that the connection can be used again.
+const HEALTH_BODY: usize = 64 * 1024;
+/// Largest list of models that is read.
+const MODELS_BODY: usize = 1 << 20;
+
+/// Why a probe failed.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// No connection could be opened.
+    Unreachable(String),
+    /// One could, but what came was wrong, or nothing.
+    Sick(String),
+    /// This machine has run out of something: that says nothing of the replica.
+    Local(String),
+}
+
+impl Fault {
+    /// In words.
+    pub fn cause(&self) -> &str {
+        match self {
+            Self::Unreachable(cause) | Self::Sick(cause) | Self::Local(cause) => cause,
+        }
+    }
+}
+
+/// What is read of `/v1/models`.
+#[derive(Deserialize)]
+struct Models<'a> {
+    #[serde(borrow)]
+    data: Vec<Model<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Model<'a> {
+    #[serde(borrow)]
+    id: std::borrow::Cow<'a, str>,
+}
+
+impl Replica {
+    /// One probe, within `health.timeout`.
+    pub(super) async fn probe(&self) -> Result<(), Fault> {
+        let health = self.health();
+        let deadline = Instant::now() + health.timeout;
+        self.ask(&health.path, HEALTH_BODY, deadline).await?;
+        if let Some(model) = &health.model {
+            let list = self.ask("/v1/models", MODELS_BODY, deadline).await?;
+            let list: Models<'_> = serde_json::from_slice(&list)
+                .map_err(|error| Fault::Sick(format!("/v1/models is no list of models: {error}")))?;
+            if !list.data.iter().any(|entry| entry.id == **model) {
+                return Err(Fault::Sick(format!("/v1/models does not list `{model}` (health.model_match)")));
+            }
+        }
+        Ok(())
+    }
+
+    /// GETs a path that must answer 2xx; its body, or nothing if that is longer than `most`.
+    async fn ask(&self, path: &str, most: usize, deadline: Instant) -> Result<Bytes, Fault> {
+        let over = |_| Fault::Sick(format!("{path}: no answer in time"));
+        // An idle connection that dies says nothing; a fresh one does.
+        if let Some(connection) = self.connections().take_idle().await
+            && let Ok(body) = timeout_at(deadline, self.get(connection, path, most)).await.map_err(over)?
+        {
+            return body;
+        }
+        let connection = match timeout_at(deadline, self.connections().open()).await {
+            Ok(Ok(connection)) => connection,
+            Ok(Err(error)) if error.is_local() => return Err(Fault::Local(error.to_string())),
+            Ok(Err(error)) => return Err(Fault::Unreachable(error.to_string())),
+            Err(_) => return Err(Fault::Unreachable("no connection in time".into())),
+        };
+        let body = timeout_at(deadline, self.get(connection, path, most)).await.map_err(over)?;
+        body.unwrap_or_else(|error| Err(Fault::Sick(format!("{path}: {error}"))))
+    }
+
+    /// The outer error is the connection's.
+    async fn get(
+        &self,
+        mut connection: Connection,
+        path: &str,
+        most: usize,
+    ) -> Result<Result<Bytes, Fault>, hyper::Error> {
+        let mut request =
+            Request::get(format!("{}{path}", self.url().base_path)).header(header::HOST, self.authority());
+        if let Some(authorization) = self.authorization() {
+            request = request.header(header::AUTHORIZATION, authorization);
+        }
+        let request = match request.body(Full::new(Bytes::new())) {
+            Ok(request) => request,
+            Err(error) => return Ok(Err(Fault::Sick(format!("{path}: {error}")))),
+        };
+        let response = connection.send(request).await.map_err(|failure| match failure {
+            SendFailure::Unsent(error) | SendFailure::Sent(error) => error,
+        })?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), most).collect().await;
+        let body = body.map(|body| body.to_bytes()).inspect(|_| self.connections().give_back(connection));
+        if !status.is_success() {
+            return Ok(Err(Fault::Sick(format!("{path} answered {status}"))));
+        }
+        Ok(Ok(body.unwrap_or_default()))
+    }
+}
