@@ -43,7 +43,7 @@ address() {
   for _ in $(seq 600); do
     found=$(tr -d '"' <"$1" | sed -n "s,.*$2\([0-9.]*:[0-9]*\).*,\1,p" | head -n 1)
     [ -n "$found" ] && { echo "$found"; return; }
-    read -r -t 0.05 <> <(:) || true
+    sleep 0.05
   done
   echo "no address after $2 in $1:" >&2
   cat "$1" >&2
@@ -56,6 +56,6 @@ until_true() {
   shift 2
   until "$@" >/dev/null 2>&1; do
     [ $SECONDS -lt $end ] || { echo "not in time: $what" >&2; return 1; }
-    read -r -t 0.1 <> <(:) || true
+    sleep 0.1
   done
 }
