@@ -92,6 +92,9 @@ async fn serve(config: Config) -> std::io::Result<()> {
     if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
         tracing::warn!(%error, "the limit of open files stays as it is");
     }
+    // Before anything listens: whoever sees that it does may send a signal, and the system's default is to die.
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
     let proxy = Proxy::new(config, Some(Box::new(std::io::stdout())))?;
     let admin = match &proxy.snapshot().config.admin {
         Some(settings) => Some(admin::start(settings, proxy.clone())?),
@@ -103,8 +106,6 @@ async fn serve(config: Config) -> std::io::Result<()> {
         tracing::info!(role = "admin", address = %admin.address, "listening");
     }
 
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}

@@ -32,6 +32,8 @@ use crate::api::{Cause, Family, Phase};
 const BACKLOG: i32 = 4_096;
 /// How long a closed connection is read on, so that the client sees our last answer instead of a reset.
 const LINGER: Duration = Duration::from_secs(1);
+/// Pause between two looks at a connection's timers, at least: one of a millisecond must not keep a core busy.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// A bound listener.
 #[derive(Debug)]
@@ -133,7 +135,9 @@ async fn serve_connection(proxy: &Arc<Proxy>, stream: TcpStream, client: SocketA
 
     let mut draining = proxy.draining.subscribe();
     let mut drained = false;
-    let timer = tokio::time::sleep_until(Instant::now() + timeouts.head);
+    // A head may begin at any time, and an answer end: looking as often as the shorter timer misses neither.
+    let look = timeouts.head.min(timeouts.keep_alive).max(LOOK);
+    let timer = tokio::time::sleep_until(Instant::now() + look);
     tokio::pin!(timer);
     let end = loop {
         tokio::select! {
@@ -154,14 +158,13 @@ async fn serve_connection(proxy: &Arc<Proxy>, stream: TcpStream, client: SocketA
                     Doing::Waiting => (timeouts.keep_alive, End::Silent),
                     Doing::Busy => (Duration::MAX, End::Done),
                 };
-                let deadline = since.checked_add(most).unwrap_or(now + timeouts.head);
+                let deadline = since.checked_add(most).unwrap_or(now + look);
                 if state != Doing::Busy && now >= deadline {
                     let label = if state == Doing::Waiting { "keep_alive" } else { "head" };
                     proxy.metrics.client_timeouts.with_label_values(&[label]).inc();
                     break end;
                 }
-                // A head may begin at any time, so the next look is never later than the shorter timer.
-                timer.as_mut().reset(deadline.min(now + timeouts.head));
+                timer.as_mut().reset(deadline.min(now + look));
             }
             _ = draining.wait_for(|draining| *draining), if !drained => {
                 drained = true;

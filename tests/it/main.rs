@@ -1,6 +1,7 @@
 //! The router and the mock as processes, over sockets. One binary, a module for each promise.
 mod support;
 
+mod access_log;
 mod admin;
 mod alias;
 mod audio;
@@ -10,6 +11,7 @@ mod encoding;
 mod errors;
 mod headers;
 mod http_rows;
+mod keys;
 mod load;
 mod metrics;
 mod models;

@@ -171,6 +171,15 @@ async fn a_replica_that_leaves_and_returns_moves_only_its_own_sessions() {
     assert!(moved > 0, "somebody lived there");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn bindings_are_bounded() {
+    let engines = named(2).await;
+    let config = Config::new(pool(&engines, "{ type: session_sticky }").with("session: { max_bindings: 10 }"));
+    let proxy = Proxy::start(&config).await;
+    homes(&proxy, 50).await;
+    assert_eq!(proxy.metric("warmroute_session_bindings").await, 10.0);
+}
+
 /// Which engine answers each of so many sessions.
 async fn homes(proxy: &Proxy, sessions: usize) -> Vec<String> {
     let mut client = proxy.client().await;
