@@ -41,7 +41,8 @@ pub async fn short_form() {
 pub async fn max() {
     for (max, third) in [(1, Some(429)), (2, None)] {
         let (proxy, _first, _gate) = full(&format!("queue: {{ max: {max} }}")).await;
-        let _second = waits(&proxy, 1).await.ok().expect("the second waits");
+        let second = waits(&proxy, 1).await;
+        assert!(second.is_ok(), "the second waits");
         assert_eq!(waits(&proxy, 2).await.err(), third, "max: {max}");
     }
 }
