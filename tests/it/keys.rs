@@ -33,26 +33,34 @@ macro_rules! checks {
     };
 }
 
+mod breaker;
 mod health;
 mod limits;
 mod listeners;
 mod logs;
 mod policy;
 mod pools;
+mod queue;
 mod replicas;
+mod retry;
 mod session;
+mod shadow;
 mod timers;
 
 fn files() -> Vec<Checks> {
     vec![
+        breaker::CHECKS,
         health::CHECKS,
         limits::CHECKS,
         listeners::CHECKS,
         logs::CHECKS,
         policy::CHECKS,
         pools::CHECKS,
+        queue::CHECKS,
         replicas::CHECKS,
+        retry::CHECKS,
         session::CHECKS,
+        shadow::CHECKS,
         timers::CHECKS,
     ]
 }

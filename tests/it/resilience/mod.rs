@@ -1,8 +1,8 @@
 //! What becomes of requests when replicas fail, are full, or are gone.
 mod health;
-mod queue;
+pub mod queue;
 mod retries;
-mod shadow;
+pub mod shadow;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};

@@ -6,13 +6,13 @@ use tokio::sync::Semaphore;
 use super::*;
 
 /// An engine that answers a request only when it is let.
-struct Gate {
+pub struct Gate {
     upstream: Upstream,
     open: Arc<Semaphore>,
 }
 
 impl Gate {
-    async fn closed() -> Self {
+    pub async fn closed() -> Self {
         let open = Arc::new(Semaphore::new(0));
         let gate = open.clone();
         let upstream = Upstream::start(move |_, mut wire| {
@@ -35,7 +35,7 @@ impl Gate {
         format!("{{ id: a, url: \"{}\", max_in_flight: 1 }}", self.upstream.url())
     }
 
-    fn pool(&self, queue: &str) -> Pool {
+    pub fn pool(&self, queue: &str) -> Pool {
         Pool::model("m").replica(&self.replica()).with(queue)
     }
 

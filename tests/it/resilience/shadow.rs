@@ -2,7 +2,7 @@
 use super::*;
 
 /// Decisions on which both agreed, and on which not.
-async fn agreement(proxy: &Proxy) -> (usize, usize) {
+pub async fn agreement(proxy: &Proxy) -> (usize, usize) {
     let each = async |agreement| {
         count(proxy, &format!("warmroute_shadow_decisions_total{{pool=\"m\",agreement=\"{agreement}\"}}")).await
     };
