@@ -2,13 +2,13 @@
 //!
 //! hyper speaks HTTP; the timers are ours, because they must tell three silences apart: a client that never began a
 //! head, one that stopped within it (408), and one that is merely between two requests.
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use http::Request;
@@ -17,7 +17,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -150,42 +150,65 @@ impl Drop for Busy {
     }
 }
 
-/// The client's socket, which notes when bytes arrive.
+/// The client's socket, which notes when bytes arrive. It is shared, so that its end can be watched while hyper holds it.
 struct Watched {
-    stream: TcpStream,
+    stream: Arc<TcpStream>,
     activity: Arc<Activity>,
 }
 
 impl AsyncRead for Watched {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let result = Pin::new(&mut self.stream).poll_read(cx, buf);
-        if buf.filled().len() > before {
-            self.activity.received();
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.stream.poll_read_ready(cx))?;
+            match self.stream.try_read_buf(buf) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Ok(read) => {
+                    if read > 0 {
+                        self.activity.received();
+                    }
+                    return Poll::Ready(Ok(()));
+                }
+                Err(error) => return Poll::Ready(Err(error)),
+            }
         }
-        result
+    }
+}
+
+impl Watched {
+    fn poll_try(
+        &self,
+        cx: &mut Context<'_>,
+        write: impl Fn(&TcpStream) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(self.stream.poll_write_ready(cx))?;
+            match write(&self.stream) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => return Poll::Ready(result),
+            }
+        }
     }
 }
 
 impl AsyncWrite for Watched {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_try(cx, |stream| stream.try_write(buf))
     }
     fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+        self.poll_try(cx, |stream| stream.try_write_vectored(bufs))
     }
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        true
     }
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
     }
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(SockRef::from(&*self.stream).shutdown(std::net::Shutdown::Write))
     }
 }
 
@@ -205,6 +228,7 @@ async fn serve_connection(proxy: &Arc<Proxy>, stream: TcpStream, client: SocketA
     let _ = stream.set_nodelay(true);
     // A client that takes none of its answer is ended by the kernel: hyper can't see it while its buffer is full.
     let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(timeouts.idle));
+    let stream = Arc::new(stream);
     let activity = Activity::new();
     let service = service_fn(|request: Request<Incoming>| {
         let busy = activity.busy();
@@ -214,16 +238,25 @@ async fn serve_connection(proxy: &Arc<Proxy>, stream: TcpStream, client: SocketA
         .header_read_timeout(None)
         .max_headers(limits.headers)
         .max_buf_size(limits.head.max(8 * 1024))
-        .serve_connection(TokioIo::new(Watched { stream, activity: activity.clone() }), service);
+        .serve_connection(TokioIo::new(Watched { stream: stream.clone(), activity: activity.clone() }), service);
 
     let mut draining = proxy.draining.subscribe();
     let mut drained = false;
     let timer = tokio::time::sleep_until(Instant::now() + timeouts.head);
-    tokio::pin!(timer);
+    // hyper looks for the client's end by reading on, which it can't while bytes of a next request (or a stray CRLF) lie
+    // in its buffer. The socket tells it without being read: PRIORITY stands for urgent data, which nobody asked for, and
+    // for the end of reading. (An end behind more than the kernel holds unread has not arrived yet.)
+    let left = stream.ready(Interest::PRIORITY);
+    tokio::pin!(timer, left);
     let end = loop {
+        let served = poll_fn(|cx| {
+            let served = connection.poll_without_shutdown(cx).is_ready();
+            let left = !served && activity.state().0 == BUSY && left.as_mut().poll(cx).is_ready();
+            if served || left { Poll::Ready(()) } else { Poll::Pending }
+        });
         tokio::select! {
             biased;
-            _ = poll_fn(|cx| connection.poll_without_shutdown(cx)) => break End::Done,
+            () = served => break End::Done,
             () = &mut timer => {
                 let now = Instant::now();
                 let (state, since) = activity.state();
@@ -248,7 +281,7 @@ async fn serve_connection(proxy: &Arc<Proxy>, stream: TcpStream, client: SocketA
             }
         }
     };
-    let mut stream = connection.into_parts().io.into_inner().stream;
+    let mut stream = connection.into_parts().io.into_inner();
     if matches!(end, End::SlowHead) {
         let head = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
         let _ = tokio::time::timeout(LINGER, stream.write_all(head)).await;
@@ -257,7 +290,7 @@ async fn serve_connection(proxy: &Arc<Proxy>, stream: TcpStream, client: SocketA
 }
 
 /// Says goodbye, then reads on for a moment: closing with unread bytes would reset the connection under the answer.
-async fn linger(mut stream: TcpStream) {
+async fn linger(mut stream: Watched) {
     if stream.shutdown().await.is_err() {
         return;
     }
