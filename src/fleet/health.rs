@@ -77,13 +77,7 @@ impl Replica {
             request = request.header(header::AUTHORIZATION, authorization);
         }
         let request = request.body(Full::new(Bytes::new())).map_err(|error| error.to_string())?;
-        let mut connection = match self.connections().take_idle().await {
-            Some(connection) => connection,
-            None => self.connections().open().await.map_err(|error| error.to_string())?,
-        };
-        let response = connection.send(request).await.map_err(|failure| match failure {
-            super::SendFailure::Unsent(error) | super::SendFailure::Sent(error) => error.to_string(),
-        })?;
+        let (response, connection) = self.connections().ask(request).await?;
         let status = response.status();
         if Limited::new(response.into_body(), PROBE_BODY).collect().await.is_ok() {
             self.connections().give_back(connection);
