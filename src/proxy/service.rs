@@ -106,7 +106,7 @@ async fn way(
             return Ok(Reply::Own(answer::json(http::StatusCode::OK, entry.to_string().into())));
         }
         Route::WrongMethod(methods) => {
-            let message = format!("{} is not allowed here; use {methods}", head.method);
+            let message = format!("this method is not allowed here; use {methods}");
             return Err(Problem::new(Cause::MethodNotAllowed, Phase::Head, message));
         }
         Route::Unknown => {
