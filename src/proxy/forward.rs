@@ -161,6 +161,12 @@ async fn attempt(
             },
         };
         match sent {
+            Ok(response) if response.status().is_informational() => {
+                // The other interim answers never get here: this is 101, and no request of ours asks for an upgrade.
+                let message =
+                    format!("replica {} answered {}, which nobody asked for", replica.id(), response.status());
+                return Err(Failure::Final(Cause::NoAnswer, Phase::FirstByte, message));
+            }
             Ok(response) => return Ok((response, connection)),
             Err(SendFailure::Unsent(_)) if reused => {
                 exchange.enter(Phase::Connect);

@@ -227,10 +227,12 @@ fn relayed(
     let (mut head, incoming) = response.into_parts();
     let stream = head::is_event_stream(&head.headers);
     exchange.answered(head.status, stream);
+    // What is compressed is passed on unread, and nothing of ours fits into it.
+    let plain = !head.headers.contains_key(header::CONTENT_ENCODING);
     head::to_client(&mut head.headers, exchange.request_id());
     head.version = http::Version::HTTP_11;
     let idle = exchange.snapshot().config.timeouts.idle;
-    let stores = stores && head.status.is_success();
+    let stores = stores && plain && head.status.is_success();
     let relay = Relay::new(relay::Parts {
         incoming,
         connection,
@@ -238,7 +240,7 @@ fn relayed(
         pool,
         replica,
         family,
-        stream,
+        stream: stream && plain,
         stores,
         on_success,
         idle,
