@@ -55,9 +55,8 @@ impl Listener {
         self.address
     }
 
-    /// Accepts and serves until the proxy drains and every connection has ended.
-    pub async fn serve(self, proxy: Arc<Proxy>) {
-        let places = Arc::new(Semaphore::new(proxy.snapshot().config.limits.connections));
+    /// Accepts and serves until the proxy drains and every connection has ended. `places` are all listeners' together.
+    pub async fn serve(self, proxy: Arc<Proxy>, places: Arc<Semaphore>) {
         let mut draining = proxy.draining.subscribe();
         let mut connections = JoinSet::new();
         loop {
