@@ -87,6 +87,14 @@ impl Route<'_> {
     }
 }
 
+/// Whether a path segment can be the id of a stored response. Dots alone and escapes could make an engine, or a proxy
+/// before it, see another path than we do.
+fn is_id(segment: &str) -> bool {
+    let safe =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':' | b'~' | b'=' | b'+');
+    segment.bytes().all(safe) && segment.bytes().any(|byte| byte != b'.')
+}
+
 /// Finds where a request line leads.
 pub fn find<'a>(method: &Method, path: &'a str) -> Route<'a> {
     if let Some(endpoint) = ENDPOINTS.iter().find(|endpoint| endpoint.path == path) {
@@ -100,18 +108,18 @@ pub fn find<'a>(method: &Method, path: &'a str) -> Route<'a> {
     }
     let Some(rest) = path.strip_prefix("/v1/responses/") else { return Route::Unknown };
     match rest.split_once('/') {
-        None if !rest.is_empty() => match *method {
+        None if is_id(rest) => match *method {
             Method::GET | Method::DELETE => Route::Stored(&STORED, rest),
             _ => Route::WrongMethod("GET, DELETE"),
         },
-        Some((id, "cancel")) if !id.is_empty() => {
+        Some((id, "cancel")) if is_id(id) => {
             if method == Method::POST {
                 Route::Stored(&STORED_CANCEL, id)
             } else {
                 Route::WrongMethod("POST")
             }
         }
-        Some((id, "input_items")) if !id.is_empty() && method == Method::GET => Route::Stored(&STORED, id),
+        Some((id, "input_items")) if is_id(id) && method == Method::GET => Route::Stored(&STORED, id),
         _ => Route::Unknown,
     }
 }
@@ -145,6 +153,17 @@ mod tests {
         is(Method::POST, "/v1/responses/resp_1", "405 GET, DELETE");
         is(Method::POST, "/v1/responses/resp_1/cancel", "/v1/responses/{id}/cancel resp_1");
         is(Method::GET, "/v1/responses/", "404");
+        for other_path in [
+            "/v1/responses/..",
+            "/v1/responses/%2e%2e%2fmetrics",
+            "/v1/responses/a;b",
+            "/v1/responses/../cancel",
+            "/v1/responses/../input_items",
+        ] {
+            is(Method::GET, other_path, "404");
+            is(Method::DELETE, other_path, "404");
+            is(Method::POST, other_path, "404");
+        }
         is(Method::GET, "/metrics", "404");
     }
 }

@@ -9,19 +9,23 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
 /// Most that is kept of an answer.
 const KEEP: usize = 64 * 1024;
+/// Most that is read of it in all. What is kept is read again with each chunk, so many small ones would cost the square
+/// of their sum; an id that is where it should be is found long before.
+const EFFORT: usize = 64 * KEEP;
 
 /// Watches one answer until its id is known.
 #[derive(Debug)]
 pub struct IdObserver {
     stream: bool,
     seen: Vec<u8>,
+    effort: usize,
     done: bool,
 }
 
 impl IdObserver {
     /// For a JSON body, or (`stream`) for an event stream.
     pub fn new(stream: bool) -> Self {
-        Self { stream, seen: Vec::new(), done: false }
+        Self { stream, seen: Vec::new(), effort: 0, done: false }
     }
 
     /// Takes the next bytes; returns the id once, when it has been read.
@@ -31,7 +35,8 @@ impl IdObserver {
         }
         self.seen.extend_from_slice(bytes.get(..KEEP.saturating_sub(self.seen.len())).unwrap_or(bytes));
         let id = if self.stream { self.in_events() } else { field(&self.seen, &["id"]) };
-        if id.is_some() || self.seen.len() >= KEEP {
+        self.effort += self.seen.len();
+        if id.is_some() || self.seen.len() >= KEEP || self.effort >= EFFORT {
             self.done = true;
             self.seen = Vec::new();
         }
@@ -107,6 +112,20 @@ mod tests {
         for at in 0..stream.len() {
             assert_eq!(split(true, stream, at).as_deref(), Some("resp_1"));
         }
+    }
+
+    #[test]
+    fn small_chunks_do_not_cost_their_square() {
+        let mut observer = IdObserver::new(true);
+        let fed = (1..=KEEP).find(|_| {
+            observer.feed(b"x");
+            observer.done
+        });
+        assert!(fed.is_some_and(|fed| fed * fed <= 2 * EFFORT + 2 * KEEP), "{fed:?} bytes were read one by one");
+        let event = b"data: {\"response\":{\"id\":\"resp_1\"}}\n\n";
+        let mut observer = IdObserver::new(true);
+        let id = event.chunks(1).find_map(|byte| observer.feed(byte));
+        assert_eq!(id.as_deref(), Some("resp_1"));
     }
 
     #[test]

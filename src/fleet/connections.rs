@@ -29,6 +29,9 @@ const MAX_IDLE: usize = 1_024;
 /// few of these). Also the largest response head.
 const READ: usize = 64 * 1024;
 
+/// How long an idle connection may take to be ready: its task has only to be run once.
+const READY: Duration = Duration::from_millis(50);
+
 /// Why no connection could be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
@@ -143,9 +146,13 @@ impl Connections {
                 self.idle.lock().retain(|idle| idle.since > since);
                 return None;
             }
-            // Ready at once, but for the moment in which its task has not run since the last response's end.
-            if connection.sender.ready().await.is_ok() {
-                return Some(connection);
+            // Ready at once, but for the moment in which its task has not run since the last response's end. One whose
+            // replica answered early and has not taken the rest of that request may never be: it is closed, and a fresh
+            // one is due.
+            match tokio::time::timeout(READY, connection.sender.ready()).await {
+                Ok(Ok(())) => return Some(connection),
+                Ok(Err(_)) => {}
+                Err(_) => return None,
             }
         }
     }
@@ -167,6 +174,23 @@ impl Connections {
         match tokio::time::timeout(timeout, connect).await {
             Ok(result) => result,
             Err(_) => Err(ConnectError::Timeout(timeout)),
+        }
+    }
+
+    /// Sends a request that may be sent twice: on an idle connection first, and on a fresh one if that was closing.
+    ///
+    /// # Errors
+    /// Why there was no answer, for people.
+    pub async fn ask(&self, request: Request<Full<Bytes>>) -> Result<(Response<Incoming>, Connection), String> {
+        if let Some(mut idle) = self.take_idle().await
+            && let Ok(response) = idle.send(request.clone()).await
+        {
+            return Ok((response, idle));
+        }
+        let mut fresh = self.open().await.map_err(|error| error.to_string())?;
+        match fresh.send(request).await {
+            Ok(response) => Ok((response, fresh)),
+            Err(SendFailure::Unsent(error) | SendFailure::Sent(error)) => Err(error.to_string()),
         }
     }
 

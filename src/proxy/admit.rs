@@ -113,10 +113,17 @@ async fn read<'a>(endpoint: &Endpoint, headers: &HeaderMap, plain: &'a Bytes) ->
             let model = model.map_err(|error| format!("the form can't be read: {error}"))?;
             Ok(Hints { model, sequences: 1, ..Hints::default() })
         }
-        Body::Json | Body::Opaque => {
-            api::read(plain).map_err(|error| format!("the body is not a JSON object: {error}"))
-        }
+        Body::Json | Body::Opaque => api::read(plain).map_err(|error| not_an_object(&error)),
     }
+}
+
+/// Says where a body stops being a JSON object. What a value was instead stays unsaid: serde would quote it, and bodies
+/// are prompts, which no log may hold.
+fn not_an_object(error: &serde_json::Error) -> String {
+    if error.is_data() {
+        return "the body is not a JSON object".into();
+    }
+    format!("the body is not a JSON object: {error}")
 }
 
 /// The body the engine gets, and whether it was decoded: an alias gives way to the model's real name, all else stays.
@@ -188,7 +195,12 @@ fn served(fleet: &Fleet) -> String {
 
 /// No pool serves the model.
 pub fn model_not_found(fleet: &Fleet, name: &str) -> Problem {
-    let shown: String = name.chars().take(100).collect();
+    // It also goes to the access log: what a terminal would act on is written as an escape.
+    let plain = |c: char| c == ' ' || c.is_ascii_graphic() || c.is_alphanumeric();
+    let mut shown = String::new();
+    for c in name.chars().take(100) {
+        if plain(c) { shown.push(c) } else { shown.extend(c.escape_unicode()) }
+    }
     let message = format!("the model `{shown}` does not exist here; {}", served(fleet));
     Problem::new(Cause::ModelNotFound, Phase::Admit, message)
 }

@@ -10,6 +10,8 @@ use http::{HeaderMap, header};
 use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use ruzstd::decoding::StreamingDecoder;
+use ruzstd::decoding::errors::FrameDecoderError;
 
 use super::answer::Problem;
 use super::guard::Violation;
@@ -141,8 +143,12 @@ pub async fn decode(body: Bytes, coding: Coding, limits: &Limits) -> Result<Byte
     } else {
         work()
     };
+    let too_large = match &result {
+        Ok((_, plain)) => plain.len() > most,
+        Err(error) => error.kind() == std::io::ErrorKind::FileTooLarge,
+    };
     match result {
-        Ok((_, plain)) if plain.len() > most => {
+        _ if too_large => {
             let message = format!(
                 "the decoded body is larger than {most} bytes (limits.body, or limits.decode_ratio × its length)"
             );
@@ -166,12 +172,52 @@ fn decode_now(body: &[u8], coding: Coding, most: usize) -> std::io::Result<Vec<u
             let mut rest = body;
             // One body may hold several frames.
             while !rest.is_empty() && (plain.len() as u64) < cap {
+                if let Some(after) = after_skippable(rest) {
+                    rest = after;
+                    continue;
+                }
                 let left = cap - plain.len() as u64;
-                let decoder = ruzstd::decoding::StreamingDecoder::new(&mut rest).map_err(std::io::Error::other)?;
-                decoder.take(left).read_to_end(&mut plain)?;
+                let (head, window) = small_window(rest, left);
+                let mut frame = head.chain(rest.get(head.len()..).unwrap_or_default());
+                let decoder = StreamingDecoder::new_with_max_window_size(&mut frame, window);
+                decoder.map_err(frame_error)?.take(left).read_to_end(&mut plain)?;
+                rest = frame.into_inner().1;
             }
             plain.len()
         }
     };
     Ok(plain)
+}
+
+/// What follows a skippable Zstandard frame (RFC 8878, section 3.1.2), if one stands here.
+fn after_skippable(frame: &[u8]) -> Option<&[u8]> {
+    let [kind @ 0x50..=0x5F, 0x2A, 0x4D, 0x18, a, b, c, d, rest @ ..] = frame else { return None };
+    let _ = kind;
+    rest.get(u32::from_le_bytes([*a, *b, *c, *d]) as usize..)
+}
+
+/// A frame whose content is its window, and larger than what may come out, is too large; all else is broken.
+fn frame_error(error: FrameDecoderError) -> std::io::Error {
+    match error {
+        FrameDecoderError::WindowSizeTooBig { .. } => std::io::ErrorKind::FileTooLarge.into(),
+        error => std::io::Error::other(error),
+    }
+}
+
+/// The first bytes of a Zstandard frame (RFC 8878, section 3.1.1.1), with a window no larger than it takes to see that
+/// more than `most` bytes come out; and that window's size. The decoder gives nothing before it holds a whole window,
+/// and the client names its size: left as it is, a body of 4 KiB makes us hold 128 MiB.
+fn small_window(frame: &[u8], most: u64) -> ([u8; 6], u64) {
+    let mut head = [0; 6];
+    for (to, from) in head.iter_mut().zip(frame) {
+        *to = *from;
+    }
+    let [.., descriptor, window] = &mut head;
+    let single_segment = *descriptor & 0x20 != 0;
+    let enough = most.saturating_add(1).max(1 << 10).next_power_of_two();
+    // Five bits of exponent above 10; the mantissa below them is zero.
+    if !single_segment && let Ok(byte) = u8::try_from((enough.trailing_zeros() - 10) << 3) {
+        *window = (*window).min(byte);
+    }
+    (head, enough)
 }

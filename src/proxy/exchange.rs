@@ -265,7 +265,7 @@ impl Exchange {
                 time: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
                 request_id: self.request_id.clone(),
                 client: self.client.to_string(),
-                method: self.method.as_str().into(),
+                method: known_method(&self.method).into(),
                 path: self.path.into(),
                 pool: self.pool.as_ref().map(|pool| pool.name().clone()),
                 replica: self.replica.as_ref().map(|replica| replica.id().clone()),
@@ -283,6 +283,15 @@ impl Exchange {
             });
         }
     }
+}
+
+/// A method as the log names it: HTTP lets a client make up others, of any length.
+fn known_method(method: &Method) -> &'static str {
+    [Method::POST, Method::GET, Method::DELETE, Method::HEAD, Method::OPTIONS, Method::PUT, Method::PATCH]
+        .iter()
+        .zip(["POST", "GET", "DELETE", "HEAD", "OPTIONS", "PUT", "PATCH"])
+        .find_map(|(known, name)| (known == method).then_some(name))
+        .unwrap_or("other")
 }
 
 impl Drop for Exchange {

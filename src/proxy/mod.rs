@@ -15,6 +15,7 @@ mod relay;
 mod reload;
 mod server;
 mod service;
+mod socket;
 mod stored;
 mod watched;
 
@@ -24,7 +25,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::config::{Config, LogFormat};
 use crate::fleet::Fleet;
@@ -184,7 +185,9 @@ pub fn start(proxy: Arc<Proxy>) -> io::Result<Running> {
         bound.push(listener);
     }
     let addresses = bound.iter().map(Listener::address).collect();
-    let listeners = bound.into_iter().map(|listener| tokio::spawn(listener.serve(proxy.clone()))).collect();
+    let places = Arc::new(Semaphore::new(snapshot.config.limits.connections));
+    let serve = |listener: Listener| tokio::spawn(listener.serve(proxy.clone(), places.clone()));
+    let listeners = bound.into_iter().map(serve).collect();
     let follow = proxy.start_background();
     Ok(Running { proxy, addresses, listeners, follow })
 }

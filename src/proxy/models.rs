@@ -79,16 +79,12 @@ fn add(union: &mut Vec<Value>, entry: Value) {
 }
 
 async fn ask(replica: &Replica, authorization: Option<&HeaderValue>) -> Option<Vec<Value>> {
-    let mut connection = match replica.connections().take_idle().await {
-        Some(connection) => connection,
-        None => replica.connections().open().await.ok()?,
-    };
     let mut request =
         Request::get(format!("{}/v1/models", replica.url().base_path)).header(header::HOST, replica.authority());
     if let Some(authorization) = replica.authorization().or_else(|| authorization.cloned()) {
         request = request.header(header::AUTHORIZATION, authorization);
     }
-    let response = connection.send(request.body(Full::new(Bytes::new())).ok()?).await.ok()?;
+    let (response, connection) = replica.connections().ask(request.body(Full::new(Bytes::new())).ok()?).await.ok()?;
     let success = response.status().is_success();
     let body = Limited::new(response.into_body(), LARGEST).collect().await.ok()?.to_bytes();
     replica.connections().give_back(connection);

@@ -55,7 +55,7 @@ pub struct Parts {
     pub replica: Arc<Replica>,
     /// The client's API family.
     pub family: Family,
-    /// Whether it is a stream of events.
+    /// Whether it is a stream of events that can be read.
     pub stream: bool,
     /// Whether it may name a stored response.
     pub stores: bool,

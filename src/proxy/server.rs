@@ -2,7 +2,7 @@
 //!
 //! hyper speaks HTTP; the timers are ours, because they must tell three silences apart: a client that never began a
 //! head, one that stopped within it (408), and one that is merely between two requests.
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,6 +24,7 @@ use tokio::time::Instant;
 use super::answer::{self, Problem, X_REQUEST_ID};
 use super::exchange::Exchange;
 use super::guard::Bounds;
+use super::socket::ClientSocket;
 use super::watched::{Activity, Doing, Watched};
 use super::{Proxy, head, service};
 use crate::api::{Cause, Family, Phase};
@@ -60,9 +61,8 @@ impl Listener {
         self.address
     }
 
-    /// Accepts and serves until the proxy drains and every connection has ended.
-    pub async fn serve(self, proxy: Arc<Proxy>) {
-        let places = Arc::new(Semaphore::new(proxy.snapshot().config.limits.connections));
+    /// Accepts and serves until the proxy drains and every connection has ended. `places` are all listeners' together.
+    pub async fn serve(self, proxy: Arc<Proxy>, places: Arc<Semaphore>) {
         let mut draining = proxy.draining.subscribe();
         let mut connections = JoinSet::new();
         loop {
@@ -121,6 +121,7 @@ async fn serve_connection(proxy: &Arc<Proxy>, stream: TcpStream, client: SocketA
     let _ = stream.set_nodelay(true);
     // A client that takes none of its answer is ended by the kernel: hyper can't see it while its buffer is full.
     let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(timeouts.idle));
+    let socket = ClientSocket::new(stream);
     let activity = Activity::new();
     let service = service_fn(|request: Request<Incoming>| {
         let busy = activity.busy();
@@ -131,19 +132,24 @@ async fn serve_connection(proxy: &Arc<Proxy>, stream: TcpStream, client: SocketA
         .max_headers(limits.headers)
         // More than any head that passes the guard.
         .max_buf_size(limits.head.max(8 * 1024) + 1)
-        .serve_connection(TokioIo::new(Watched::new(stream, activity.clone(), Bounds::from(limits))), service);
+        .serve_connection(TokioIo::new(Watched::new(socket.clone(), activity.clone(), Bounds::from(limits))), service);
 
     let mut draining = proxy.draining.subscribe();
     let mut drained = false;
     // A head may begin at any time, and an answer end: looking as often as the shorter timer misses neither.
     let look = timeouts.head.min(timeouts.keep_alive).max(LOOK);
     let timer = tokio::time::sleep_until(Instant::now() + look);
-    tokio::pin!(timer);
+    // Without this, a client that leaves behind bytes it sent ahead is not seen to leave.
+    let left = socket.left();
+    tokio::pin!(timer, left);
     let end = loop {
         tokio::select! {
             biased;
             end = poll_fn(|cx| {
                 if connection.poll_without_shutdown(cx).is_ready() {
+                    return Poll::Ready(End::Done);
+                }
+                if activity.state().0 == Doing::Busy && left.as_mut().poll(cx).is_ready() {
                     return Poll::Ready(End::Done);
                 }
                 let Some(violation) = activity.refused() else { return Poll::Pending };
@@ -217,7 +223,7 @@ fn refusal(proxy: &Arc<Proxy>, client: SocketAddr, problem: &Problem) -> Vec<u8>
 }
 
 /// Says goodbye, then reads on for a moment: closing with unread bytes would reset the connection under the answer.
-async fn linger(mut stream: TcpStream) {
+async fn linger(mut stream: ClientSocket) {
     if stream.shutdown().await.is_err() {
         return;
     }

@@ -117,7 +117,7 @@ async fn way(
             return Ok(Reply::Own(answer::json(http::StatusCode::OK, entry.to_string().into())));
         }
         Route::WrongMethod(methods) => {
-            let message = format!("{} is not allowed here; use {methods}", head.method);
+            let message = format!("this method is not allowed here; use {methods}");
             return Err(Problem::new(Cause::MethodNotAllowed, Phase::Head, message));
         }
         Route::Unknown => {
@@ -238,13 +238,15 @@ fn relayed(
     let (mut head, incoming) = response.into_parts();
     let stream = head::is_event_stream(&head.headers);
     exchange.answered(head.status, stream);
+    // What is compressed is passed on unread, and nothing of ours fits into it.
+    let plain = !head.headers.contains_key(header::CONTENT_ENCODING);
     head::to_client(&mut head.headers, exchange.request_id());
     if exchange.attempts() > 1 {
         head.headers.insert(X_WARMROUTE_ATTEMPTS, exchange.attempts().into());
     }
     head.version = http::Version::HTTP_11;
     let idle = exchange.snapshot().config.timeouts.idle;
-    let stores = stores && head.status.is_success();
+    let stores = stores && plain && head.status.is_success();
     let relay = Relay::new(relay::Parts {
         incoming,
         connection,
@@ -252,7 +254,7 @@ fn relayed(
         pool,
         replica,
         family,
-        stream,
+        stream: stream && plain,
         stores,
         on_success,
         idle,

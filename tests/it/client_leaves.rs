@@ -167,3 +167,58 @@ async fn other_streams_go_on_when_one_client_leaves() {
     assert_eq!(sse_events(&body).last().unwrap().data, "[DONE]");
     proxy.load_is_zero().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_sent_ahead_do_not_hide_that_a_client_left() {
+    // hyper reads no further while these lie in its buffer, so it can't see the end behind them.
+    let next = chat(false, 1).bytes("127.0.0.1:1".parse().unwrap());
+    for phase in [Phase::BeforeFirstByte, Phase::MidAnswer] {
+        for ahead in [&b"\r\n"[..], &next, &next.repeat(100)] {
+            for half in [false, true] {
+                let what = format!("{} bytes ahead, half={half} {phase:?}", ahead.len());
+                let watch = Arc::new(Watch::default());
+                let upstream = engine(phase, watch.clone()).await;
+                let proxy = Proxy::start(&Config::new(Pool::model("m").at(upstream.address()))).await;
+                let mut client = proxy.client().await;
+                client.send(&chat(true, 1)).await;
+                wait_until(&format!("{what}: the engine has it"), PATIENCE, || async {
+                    watch.arrived.load(Ordering::SeqCst) == 1
+                })
+                .await;
+                client.send_raw(ahead).await.unwrap();
+                if let Phase::MidAnswer = phase {
+                    client.head().await;
+                }
+                if half {
+                    client.half_close().await;
+                } else {
+                    drop(client);
+                }
+                wait_until(&format!("{what}: the engine is told"), RELEASE, || async {
+                    watch.gone.load(Ordering::SeqCst) == 1
+                })
+                .await;
+                proxy.wait_in_flight(0, RELEASE).await;
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_sent_ahead_are_answered_in_their_order() {
+    let upstream = Upstream::start(|request, mut wire| async move {
+        wire.reply(200, &[], &request.body).await.ok()?;
+        Some(wire)
+    })
+    .await;
+    let proxy = Proxy::start(&Config::new(Pool::any().at(upstream.address()))).await;
+    let mut client = proxy.client().await;
+    let numbered = |number: u32| Request::post("/v1/completions", &json!({"number": number}));
+    let all: Vec<u8> = (0..50).flat_map(|number| numbered(number).bytes(proxy.address())).collect();
+    client.send_raw(&all).await.unwrap();
+    for number in 0..50 {
+        client.head().await;
+        assert_eq!(client.rest().await, numbered(number).body);
+    }
+    proxy.load_is_zero().await;
+}

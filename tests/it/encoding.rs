@@ -26,8 +26,14 @@ pub fn compressed(encoding: &str, body: Vec<u8>) -> Request {
 
 /// One byte a block, 128 KiB each: 1 GiB of zeros in 32 KiB (RFC 8878, section 3.1.1.2.2: RLE blocks).
 fn zstd_bomb(blocks: usize) -> Vec<u8> {
-    // Magic, a descriptor without content size, a window of 128 KiB.
-    let mut out = vec![0x28, 0xB5, 0x2F, 0xFD, 0x00, 0x38];
+    // A descriptor without content size, a window of 128 KiB.
+    zstd_zeros(&[0x00, 0x38], blocks)
+}
+
+/// The same under any frame header.
+fn zstd_zeros(header: &[u8], blocks: usize) -> Vec<u8> {
+    let mut out = vec![0x28, 0xB5, 0x2F, 0xFD];
+    out.extend_from_slice(header);
     for block in 0..blocks {
         let header = ((128_u32 << 10) << 3) | (1 << 1) | u32::from(block + 1 == blocks);
         out.extend_from_slice(&header.to_le_bytes()[..3]);
@@ -84,6 +90,30 @@ async fn bombs_are_413_and_cost_no_memory() {
     assert!(grown < 150 << 20, "the bombs cost {grown} bytes");
     assert_eq!(upstream.seen("/v1/chat/completions").len(), 1, "none reached the engine");
     proxy.load_is_zero().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wide_window_costs_no_memory() {
+    // The decoder yields nothing before a window is full: what a client says of it must not be what we hold.
+    let upstream = Upstream::fixed(200, &[], "{}").await;
+    let proxy = Proxy::start(&Config::new(Pool::model("m").at(upstream.address()))).await;
+    assert_eq!(proxy.exchange(&chat(false, 1)).await.status(), 200);
+    let before = proxy.process.resident();
+    // 128 MiB: as a window, and as a content size in one segment. 4 KiB decode to as much.
+    for header in [&[0x00, 0x88][..], &[0xA0, 0, 0, 0, 8]] {
+        let answer = proxy.exchange(&compressed("zstd", zstd_zeros(header, 1_023))).await;
+        assert_eq!(answer.status(), 413, "{header:?}: {}", answer.text());
+    }
+    let grown = proxy.process.resident().saturating_sub(before);
+    assert!(grown < 30 << 20, "4 KiB cost {grown} bytes");
+    // A wide window alone is no fault, nor is a frame to be skipped.
+    let plain = chat(false, 1).body;
+    let mut frame = vec![0x50, 0x2A, 0x4D, 0x18, 2, 0, 0, 0, b'n', b'o', 0x28, 0xB5, 0x2F, 0xFD, 0x00, 0xA8];
+    frame.extend_from_slice(&((plain.len() as u32) << 3 | 1).to_le_bytes()[..3]);
+    frame.extend_from_slice(&plain);
+    let answer = proxy.exchange(&compressed("zstd", frame)).await;
+    assert_eq!(answer.status(), 200, "{}", answer.text());
+    assert_eq!(upstream.seen("/v1/chat/completions").last().unwrap().body, plain);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -247,3 +247,44 @@ async fn a_replica_at_its_limit_refuses_and_recovers() {
     proxy.load_is_zero().await;
     assert_eq!(proxy.exchange(&chat(false, 1)).await.status(), 200);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgrade_nobody_asked_for_is_no_answer() {
+    let upstream = Upstream::start(|_, mut wire| async move {
+        wire.send("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\nraw")
+            .await
+            .ok()?;
+        wire.gone().await;
+        None
+    })
+    .await;
+    let proxy = Proxy::start(&Config::new(Pool::model("m").at(upstream.address()))).await;
+    let answer = proxy.exchange(&chat(false, 1).header("Upgrade", "websocket").header("Connection", "Upgrade")).await;
+    assert_eq!(answer.status(), 502);
+    assert_eq!(answer.json()["error"]["code"], "no_answer");
+    proxy.load_is_zero().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_added_to_a_compressed_stream_that_breaks() {
+    const PART: &[u8] = b"\x1f\x8b\x08\x00";
+    let upstream = Upstream::start(|_, mut wire| async move {
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Encoding: gzip\r\n";
+        wire.send(format!("{head}Transfer-Encoding: chunked\r\n\r\n4\r\n")).await.ok()?;
+        wire.send(PART).await.ok()?;
+        wire.send("\r\n").await.ok()?;
+        None
+    })
+    .await;
+    let proxy = Proxy::start(&Config::new(Pool::model("m").at(upstream.address()))).await;
+    let mut client = proxy.client().await;
+    client.send(&chat(true, 1)).await;
+    assert_eq!(client.head().await.get("content-encoding"), Some("gzip"));
+    let mut body = Vec::new();
+    while let Some(piece) = client.next().await {
+        body.extend_from_slice(&piece);
+    }
+    assert_eq!(body, PART);
+    assert!(client.was_cut(), "a client must see that the answer is not whole");
+    proxy.load_is_zero().await;
+}

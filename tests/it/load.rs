@@ -167,3 +167,30 @@ async fn five_thousand_open_streams() {
     println!("5,000 streams left: load zero after {took:?}");
     assert_eq!(mock.stat("disconnects").await, STREAMS as u64);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn listeners_share_one_limit_of_connections() {
+    let upstream = Upstream::fixed(200, &[], "{}").await;
+    let config = Config::new(Pool::model("m").at(upstream.address()))
+        .with("listen: [127.0.0.1:0, 127.0.0.2:0]")
+        .with("limits: { connections: 1 }");
+    let proxy = Proxy::start(&config).await;
+    let second = || {
+        let lines = proxy.process.output();
+        lines.iter().filter(|line| line.contains("proxy")).find_map(|line| {
+            let at = line.find("127.0.0.2:")?;
+            line[at..].split(|c: char| !c.is_ascii_digit() && !matches!(c, '.' | ':')).next()?.parse().ok()
+        })
+    };
+    wait_until("the second listener", PATIENCE, || async { second().is_some() }).await;
+    let mut holder = proxy.client().await;
+    assert_eq!(holder.exchange(&chat(false, 1)).await.status(), 200);
+    let mut waiting = Client::connect(second().unwrap()).await;
+    waiting.send(&chat(false, 1)).await;
+    for _ in 0..50 {
+        assert_eq!(holder.exchange(&chat(false, 1)).await.status(), 200);
+    }
+    assert_eq!(upstream.seen("/v1/chat/completions").len(), 51, "the second listener has no place of its own");
+    drop(holder);
+    assert_eq!(waiting.head().await.status(), 200);
+}

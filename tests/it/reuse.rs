@@ -1,5 +1,6 @@
 //! Connections to engines are reused, and what an engine does to an idle one is not the client's concern.
 use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::support::*;
 
@@ -109,4 +110,52 @@ async fn a_connection_whose_answer_was_not_read_is_not_reused() {
         assert_eq!(proxy.exchange(&chat(false, 1)).await.text(), "{\"clean\":true}");
     }
     proxy.load_is_zero().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_whose_request_was_never_taken_is_not_used_again() {
+    // The engine refuses by the head, and reads nothing of the body: what is left of it blocks the connection.
+    let upstream = {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            let mut open = tokio::task::JoinSet::new();
+            while let Ok((mut stream, _)) = listener.accept().await {
+                open.spawn(async move {
+                    let mut read = vec![0; 4_096];
+                    while let Ok(length @ 1..) = stream.read(&mut read).await {
+                        let large = String::from_utf8_lossy(&read[..length]).contains("content-length: 2000");
+                        let status = if large { 413 } else { 200 };
+                        stream.write_all(&respond(status, &[], b"{}")).await.unwrap();
+                        if large {
+                            std::future::pending::<()>().await;
+                        }
+                    }
+                });
+            }
+        });
+        address
+    };
+    let pool = Pool::model("m").at(upstream).with("health: { interval: 1h }");
+    let proxy = Proxy::start(&Config::new(pool)).await;
+    let mut client = proxy.client().await;
+    for turn in 0..3 {
+        let large = sized_chat(20_000_000 + turn, false);
+        assert_eq!(client.exchange(&large).await.status(), 413, "turn {turn}");
+        let small = within("an answer on another connection", PATIENCE, proxy.exchange(&chat(false, 1))).await;
+        assert_eq!(small.status(), 200, "turn {turn}");
+    }
+    proxy.load_is_zero().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_of_models_survives_a_reset_connection() {
+    let mock = Mock::fast();
+    let pool = Pool::any().at(mock.address()).with("health: { interval: 1h }");
+    let proxy = Proxy::start(&Config::new(pool)).await;
+    let list = || async { proxy.exchange(&Request::get("/v1/models")).await.json()["data"].as_array().unwrap().len() };
+    let before = list().await;
+    assert!(before > 0);
+    mock.control(json!({"reset_on_reuse": true, "count": 1})).await;
+    assert_eq!(list().await, before);
 }

@@ -69,3 +69,34 @@ async fn planted_secrets_never_show() {
         );
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_client_makes_up_stays_out_of_the_log() {
+    let upstream = Upstream::fixed(200, &[], "{}").await;
+    // Several pools: a body that can't be read is refused, and the refusal is logged.
+    let config = Config::new(Pool::model("m").at(upstream.address())).pool(Pool::model("n").at(upstream.address()));
+    for format in ["text", "json"] {
+        let config = config.clone().with(&format!("logging: {{ level: trace, format: {format} }}"));
+        let proxy = Proxy::start(&config).await;
+        let post = |body: &str| Request::new("POST", "/v1/chat/completions").body(body);
+        let odd = [
+            post(&format!("\"{PROMPT}\"")),
+            post(&format!("{{\"{PROMPT}\"}}")),
+            post(&format!("{{\"model\":\"m\"}} {PROMPT}")),
+            post(r#"{"model":"x\n\u001b[31m\u009b31m\u202e\u2028"}"#),
+            Request::new("PLANTEDMETHOD", "/v1/chat/completions"),
+            Request::new("POST", "/v1/PLANTED%0apath"),
+        ];
+        for request in &odd {
+            let answer = proxy.exchange(request).await;
+            assert!((400..500).contains(&answer.status()), "{}", answer.text());
+            assert!(!answer.text().contains("PLANTED"), "{}", answer.text());
+        }
+        let lines = || proxy.process.output().into_iter().filter(|line| line.contains("duration_ms"));
+        wait_until("an access-log line each", PATIENCE, || async { lines().count() == odd.len() }).await;
+        for line in proxy.process.output() {
+            assert!(!line.contains("PLANTED"), "{line}");
+            assert!(line.is_ascii() && !line.contains('\u{1b}'), "{line:?}");
+        }
+    }
+}
