@@ -67,11 +67,10 @@ impl Line {
         self.waiting.binary_search_by_key(&id, |waiter| waiter.id).ok()
     }
 
-    /// Whether any member that is up has a place.
+    /// Whether any member that is up has a place. A draining one has for those whose state it holds.
     fn room(&self) -> bool {
         self.members.iter().any(|replica| {
-            matches!(replica.state(), State::Ready | State::Warming)
-                && replica.max_in_flight().is_none_or(|max| replica.load().requests() < max)
+            replica.state() != State::Down && replica.max_in_flight().is_none_or(|max| replica.load().requests() < max)
         })
     }
 }

@@ -185,7 +185,8 @@ async fn send(
     Ok(Reply::Engine { answered: Box::new(answered), pool, stores })
 }
 
-/// A stored response: where it is known to be, or wherever it is found.
+/// A stored response: where it is known to be, and nowhere else; or wherever it is found. One that is known to a replica
+/// that is down is not gone, so no other replica is asked to say that it does not exist.
 async fn stored_response(
     exchange: &mut Exchange,
     endpoint: &'static Endpoint,
@@ -195,21 +196,30 @@ async fn stored_response(
     client: SocketAddr,
 ) -> Result<Reply, Problem> {
     let snapshot = exchange.snapshot().clone();
+    let pools = snapshot.fleet.pools();
     let place: Option<Place> = exchange.proxy().stored.find(id);
+    // One whose replica has left the fleet is as good as unknown.
+    let home = place.as_ref().and_then(|place| {
+        let pool = pools.iter().find(|pool| *pool.name() == place.pool)?;
+        pool.replica(&place.replica).is_some().then_some((pool, &*place.replica))
+    });
     let attempt = head::attempt(&head.headers);
     let headers = head::to_replica(head.headers, head.uri.authority(), client, exchange.request_id());
-    let outgoing = Outgoing { method: head.method, target: head.uri, headers, body, attempt, seek: true };
+    let outgoing = Outgoing { method: head.method, target: head.uri, headers, body, attempt, seek: home.is_none() };
     let request = routing::Request {
         sequences: 1,
         load_only: endpoint.load_only,
-        pinned: place.as_ref().map(|place| &*place.replica),
+        pinned: home.map(|(_, replica)| replica),
+        pinned_only: home.is_some(),
         ..Default::default()
     };
-    // The pool it is known in first, then the others.
-    let known = |pool: &&Arc<Pool>| place.as_ref().is_some_and(|place| place.pool == *pool.name());
-    let pools = snapshot.fleet.pools();
+    if let Some((pool, _)) = home {
+        exchange.in_pool(pool);
+        let answered = Box::new(forward::forward(exchange, pool, &outgoing, request).await?);
+        return Ok(Reply::Engine { answered, pool: pool.clone(), stores: false });
+    }
     let mut last = Err(Problem::new(Cause::NoReplicaReady, Phase::Decide, "no replica is ready; try again later"));
-    for pool in pools.iter().filter(known).chain(pools.iter().filter(|pool| !known(pool))) {
+    for pool in pools {
         exchange.in_pool(pool);
         match forward::forward(exchange, pool, &outgoing, request.clone()).await {
             Ok(answered) => {
