@@ -10,6 +10,9 @@ use crate::config::{self, Config, LogFormat, ServeArgs};
 use crate::proxy::{self, Proxy, Running, Trigger};
 use crate::{admin, telemetry};
 
+/// How long connections may take to end once they are cut.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
 /// Run the router.
 ///
 /// Either from a file (--config), or for one model from flags alone (--listen, --model, --replica …). It listens at
@@ -77,10 +80,13 @@ pub fn run(args: Args) -> ExitCode {
         }
     };
     let ended = runtime.block_on(serve(config, args.config.as_deref()));
-    // What is still open after the drain (or a second signal) is cut.
+    // What is open even now is dropped; the access log tells of it, too.
     runtime.shutdown_timeout(Duration::from_millis(100));
     match ended {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(proxy) => {
+            proxy.flush_access_log();
+            ExitCode::SUCCESS
+        }
         Err(error) => {
             eprintln!("cannot start: {error}");
             ExitCode::FAILURE
@@ -88,7 +94,7 @@ pub fn run(args: Args) -> ExitCode {
     }
 }
 
-async fn serve(config: Config, file: Option<&Path>) -> std::io::Result<()> {
+async fn serve(config: Config, file: Option<&Path>) -> std::io::Result<Arc<Proxy>> {
     // Each open request takes two sockets; the soft limit is often far below what the system allows.
     if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
         tracing::warn!(%error, "the limit of open files stays as it is");
@@ -124,14 +130,22 @@ async fn serve(config: Config, file: Option<&Path>) -> std::io::Result<()> {
     let limit = proxy.snapshot().config.timeouts.drain;
     tracing::info!(limit = %humantime::format_duration(limit), "draining: open requests may end, no new ones are taken");
     proxy.drain();
-    tokio::select! {
-        () = running.ended() => tracing::info!("every request has ended"),
-        () = tokio::time::sleep(limit) => tracing::warn!("timeouts.drain is over: what is open is cut"),
-        _ = terminate.recv() => tracing::warn!("a second signal: what is open is cut"),
-        _ = interrupt.recv() => tracing::warn!("a second signal: what is open is cut"),
+    let why = tokio::select! {
+        () = running.ended() => None,
+        () = tokio::time::sleep(limit) => Some("timeouts.drain is over"),
+        _ = terminate.recv() => Some("a second signal"),
+        _ = interrupt.recv() => Some("a second signal"),
+    };
+    match why {
+        None => tracing::info!("every request has ended"),
+        Some(why) => {
+            tracing::warn!("{why}: what is open is cut");
+            proxy.cut();
+            // Streams say why they end, and clients close.
+            let _ = tokio::time::timeout(LAST_WORDS, running.ended()).await;
+        }
     }
-    proxy.flush_access_log();
-    Ok(())
+    Ok(proxy)
 }
 
 fn announce(proxy: &Arc<Proxy>, running: &Running) {

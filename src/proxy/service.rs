@@ -1,8 +1,11 @@
 //! One request, phase by phase: head → read → admit → key → decide → connect → send → first byte → relay.
 //!
 //! Each step either goes on or ends in a [`Problem`]; problems become answers in one place.
+use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, header, request};
@@ -42,7 +45,7 @@ pub async fn handle(
 ) -> Result<Response<AnswerBody>, Never> {
     let (head, incoming) = request.into_parts();
     let request_id = head::request_id(&head.headers);
-    let mut exchange = Exchange::begin(proxy, request_id.clone(), client, head.method.clone());
+    let mut exchange = Exchange::begin(proxy.clone(), request_id.clone(), client, head.method.clone());
     let path = head.uri.path().to_owned();
     let route = api::find(&head.method, &path);
     let family = family_of(&route, &head.headers);
@@ -51,7 +54,17 @@ pub async fn handle(
     // What is left of a request whose body nobody read must never be taken for the next one.
     let has_body = !incoming.is_end_stream();
     let mut close = head.method == Method::CONNECT;
-    let reply = way(&mut exchange, route, head, incoming, client).await;
+    let reply = {
+        let mut way = pin!(way(&mut exchange, route, head, incoming, client));
+        poll_fn(|cx| match way.as_mut().poll(cx) {
+            Poll::Ready(reply) => Poll::Ready(Some(reply)),
+            // As in the relay: its connection looks when the router cuts.
+            Poll::Pending if proxy.cutting() => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        })
+        .await
+    };
+    let reply = reply.unwrap_or_else(|| Err(Problem::new(Cause::ShuttingDown, exchange.phase(), relay::CUT)));
     let mut response = match reply {
         Ok(Reply::Engine { answered, pool, stores }) => {
             return Ok(relayed(exchange, *answered, pool, family, stores, busy));

@@ -27,5 +27,6 @@ mod responses;
 mod reuse;
 mod secrets;
 mod sessions;
+mod shutdown;
 mod strict;
 mod timeouts;
