@@ -239,6 +239,19 @@ mod tests {
         assert!(!is_called(&first) && is_called(&second));
     }
 
+    /// Those whose state it holds still go to it.
+    #[test]
+    fn a_place_on_a_draining_replica_is_offered_to_all_in_turn() {
+        let replica = replica(1);
+        let queue = line(&replica);
+        let place = replica.hold(reserve(&replica).unwrap());
+        replica.set_drained(true);
+        let (first, second) = (queue.join(10).unwrap(), queue.join(10).unwrap());
+        drop(place);
+        first.refused();
+        assert!(!is_called(&first) && is_called(&second));
+    }
+
     #[tokio::test]
     async fn a_call_that_finds_all_called_is_not_lost() {
         let replica = replica(1);
