@@ -229,7 +229,7 @@ pub(super) static TABLE: &[Key] = &[
     key("timeouts.head", time(1, HOUR), Value("10s"), LIVE, "5s",
         "For a client to send a whole request head."),
     key("timeouts.body", time(1, HOUR), Value("30s"), LIVE, "1m",
-        "Longest silence while a client sends a body."),
+        "Longest silence while a client sends a body. After twice this, the body must also have come at 1 KiB a second on average."),
     key("timeouts.first_byte", time(1, DAY), Value("none"), LIVE, "2m",
         "From the request sent to the replica's response head.").or("none"),
     key("timeouts.idle", time(1, DAY), Value("5m"), LIVE, "10m",
