@@ -13,6 +13,13 @@ use crate::{admin, telemetry};
 /// How long connections may take to end once they are cut.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
+/// There are two ways to start, and this was neither.
+const HOW: &str = "error: what to serve is not said. Either name a file:
+  warmroute serve --config router.yaml
+or, for one model, give an address and its replicas:
+  warmroute serve --listen 127.0.0.1:8080 --model qwen3-8b --replica http://10.0.0.11:8000
+For more, try `warmroute serve --help`.";
+
 /// Run the router.
 ///
 /// Either from a file (--config), or for one model from flags alone (--listen, --model, --replica …). It listens at
@@ -29,13 +36,13 @@ pub struct Args {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "model", "replica", "policy", "tokenizer", "admin"])]
     config: Option<PathBuf>,
     /// Address clients connect to
-    #[arg(long, value_name = "ADDR", required_unless_present = "config")]
+    #[arg(long, value_name = "ADDR")]
     listen: Option<String>,
     /// Model the replicas serve, as clients ask for it; left out: every request, whatever its model
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
     /// A replica, http://host:port[/base]; repeat for more
-    #[arg(long, value_name = "URL", required_unless_present = "config")]
+    #[arg(long, value_name = "URL")]
     replica: Vec<String>,
     /// round_robin, random, least_load, power_of_two or session_sticky
     #[arg(long, value_name = "NAME")]
@@ -50,6 +57,11 @@ pub struct Args {
 
 /// Runs it.
 pub fn run(args: Args) -> ExitCode {
+    if args.config.is_none() && (args.listen.is_none() || args.replica.is_empty()) {
+        eprintln!("{HOW}");
+        // As for any other fault of the command line.
+        return ExitCode::from(2);
+    }
     let config = match &args.config {
         Some(path) => config::load(path, &|name| std::env::var(name).ok()),
         None => Config::from_args(&ServeArgs {

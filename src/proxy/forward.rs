@@ -312,7 +312,7 @@ async fn attempt(
             }
             Err(SendFailure::Unsent(error)) => return Err(Failure::Unreachable(ConnectError::Http(error))),
             Err(SendFailure::Sent(error)) => {
-                let message = format!("replica {} closed the connection without an answer: {error}", replica.id());
+                let message = format!("replica {} gave no answer that can be read: {error}", replica.id());
                 return Err(Failure::Reset(message));
             }
         }

@@ -28,5 +28,6 @@ mod reuse;
 mod secrets;
 mod sessions;
 mod shutdown;
+mod start;
 mod strict;
 mod timeouts;
