@@ -51,7 +51,9 @@ pub fn routes(proxy: Arc<Proxy>, token: Option<Secret>) -> Router {
 
 async fn authorize(State(token): State<Option<Secret>>, request: Request, next: Next) -> Response {
     let given = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let given = given.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
+    let given = given.and_then(|value| value.split_once(' '));
+    // RFC 9110, section 11.1: the scheme's name is matched without regard to case.
+    let given = given.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("Bearer")).map_or("", |(_, token)| token.trim());
     match token {
         Some(token) if !same(token.reveal().as_bytes(), given.as_bytes()) => {
             let headers = [(header::WWW_AUTHENTICATE, "Bearer")];

@@ -127,6 +127,17 @@ pub fn find<'a>(method: &Method, path: &'a str) -> Route<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{BUILT_IN, is_built_in};
+
+    #[test]
+    fn what_the_configuration_takes_for_built_in_is_what_is_served() {
+        let served: Vec<_> = ENDPOINTS.iter().map(|endpoint| endpoint.path).chain(["/v1/models"]).collect();
+        assert!(served.len() == BUILT_IN.len() && served.iter().all(|path| BUILT_IN.contains(path)), "{served:?}");
+        for path in served.iter().chain(&["/v1/models/m", "/v1/responses/x", "/v1/responses/a/b", "/pooling", "/v1"]) {
+            let known = !matches!(find(&Method::POST, path), Route::Unknown);
+            assert_eq!(is_built_in(path), known, "{path}");
+        }
+    }
 
     #[test]
     fn paths_are_exact() {

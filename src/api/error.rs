@@ -116,7 +116,7 @@ pub enum Cause {
     QueueTimeout,
     /// No connection to any replica could be opened.
     ConnectFailed,
-    /// The replica closed the connection without an answer.
+    /// The replica closed the connection without an answer, or what it sent is none.
     NoAnswer,
     /// The replica's answer can't be read without doubt.
     BadAnswer,

@@ -10,6 +10,16 @@ use crate::config::{self, Config, LogFormat, ServeArgs};
 use crate::proxy::{self, Proxy, Running, Trigger};
 use crate::{admin, telemetry};
 
+/// How long connections may take to end once they are cut.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
+/// There are two ways to start, and this was neither.
+const HOW: &str = "error: what to serve is not said. Either name a file:
+  warmroute serve --config router.yaml
+or, for one model, give an address and its replicas:
+  warmroute serve --listen 127.0.0.1:8080 --model qwen3-8b --replica http://10.0.0.11:8000
+For more, try `warmroute serve --help`.";
+
 /// Run the router.
 ///
 /// Either from a file (--config), or for one model from flags alone (--listen, --model, --replica …). It listens at
@@ -26,13 +36,13 @@ pub struct Args {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "model", "replica", "policy", "tokenizer", "admin"])]
     config: Option<PathBuf>,
     /// Address clients connect to
-    #[arg(long, value_name = "ADDR", required_unless_present = "config")]
+    #[arg(long, value_name = "ADDR")]
     listen: Option<String>,
     /// Model the replicas serve, as clients ask for it; left out: every request, whatever its model
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
     /// A replica, http://host:port[/base]; repeat for more
-    #[arg(long, value_name = "URL", required_unless_present = "config")]
+    #[arg(long, value_name = "URL")]
     replica: Vec<String>,
     /// round_robin, random, least_load, power_of_two or session_sticky
     #[arg(long, value_name = "NAME")]
@@ -47,6 +57,11 @@ pub struct Args {
 
 /// Runs it.
 pub fn run(args: Args) -> ExitCode {
+    if args.config.is_none() && (args.listen.is_none() || args.replica.is_empty()) {
+        eprintln!("{HOW}");
+        // As for any other fault of the command line.
+        return ExitCode::from(2);
+    }
     let config = match &args.config {
         Some(path) => config::load(path, &|name| std::env::var(name).ok()),
         None => Config::from_args(&ServeArgs {
@@ -77,10 +92,13 @@ pub fn run(args: Args) -> ExitCode {
         }
     };
     let ended = runtime.block_on(serve(config, args.config.as_deref()));
-    // What is still open after the drain (or a second signal) is cut.
+    // What is open even now is dropped; the access log tells of it, too.
     runtime.shutdown_timeout(Duration::from_millis(100));
     match ended {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(proxy) => {
+            proxy.flush_access_log();
+            ExitCode::SUCCESS
+        }
         Err(error) => {
             eprintln!("cannot start: {error}");
             ExitCode::FAILURE
@@ -88,7 +106,7 @@ pub fn run(args: Args) -> ExitCode {
     }
 }
 
-async fn serve(config: Config, file: Option<&Path>) -> std::io::Result<()> {
+async fn serve(config: Config, file: Option<&Path>) -> std::io::Result<Arc<Proxy>> {
     // Each open request takes two sockets; the soft limit is often far below what the system allows.
     if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
         tracing::warn!(%error, "the limit of open files stays as it is");
@@ -124,14 +142,22 @@ async fn serve(config: Config, file: Option<&Path>) -> std::io::Result<()> {
     let limit = proxy.snapshot().config.timeouts.drain;
     tracing::info!(limit = %humantime::format_duration(limit), "draining: open requests may end, no new ones are taken");
     proxy.drain();
-    tokio::select! {
-        () = running.ended() => tracing::info!("every request has ended"),
-        () = tokio::time::sleep(limit) => tracing::warn!("timeouts.drain is over: what is open is cut"),
-        _ = terminate.recv() => tracing::warn!("a second signal: what is open is cut"),
-        _ = interrupt.recv() => tracing::warn!("a second signal: what is open is cut"),
+    let why = tokio::select! {
+        () = running.ended() => None,
+        () = tokio::time::sleep(limit) => Some("timeouts.drain is over"),
+        _ = terminate.recv() => Some("a second signal"),
+        _ = interrupt.recv() => Some("a second signal"),
+    };
+    match why {
+        None => tracing::info!("every request has ended"),
+        Some(why) => {
+            tracing::warn!("{why}: what is open is cut");
+            proxy.cut();
+            // Streams say why they end, and clients close.
+            let _ = tokio::time::timeout(LAST_WORDS, running.ended()).await;
+        }
     }
-    proxy.flush_access_log();
-    Ok(())
+    Ok(proxy)
 }
 
 fn announce(proxy: &Arc<Proxy>, running: &Running) {

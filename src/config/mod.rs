@@ -5,6 +5,7 @@
 //! The way: text → tree with places (`node`) → valid values (`check`, `scalar`) → meaning (`resolve`). Flags of the
 //! command line go the same way. No error message shows a secret or the content of a variable.
 mod args;
+mod built_in;
 mod check;
 mod effective;
 mod error;
@@ -31,6 +32,7 @@ use std::io::Read as _;
 use std::path::Path;
 
 pub use args::ServeArgs;
+pub use built_in::{BUILT_IN, is_built_in};
 pub use error::{Error, Errors, Place};
 pub use list::load_replicas;
 pub use model::*;

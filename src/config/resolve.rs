@@ -11,6 +11,7 @@ use http::HeaderName;
 
 pub(super) use discover::replica_list;
 
+use super::built_in::is_built_in;
 use super::check::Item;
 use super::error::{Error, Errors, Place};
 use super::model::*;
@@ -325,6 +326,12 @@ impl<'a> Across<'a> {
             if let Some((first, place)) = self.paths.get(&path) {
                 let problem = format!("`{}` is already {first} ({place})", item.shown);
                 self.push(item, problem, "a further path leads to one pool: keep it in one of the two");
+            }
+            if is_built_in(&path) {
+                let problem = format!("`{}` is served in any case, and never by this entry", item.shown);
+                let remedy = "leave it out: the router knows this path and answers it or finds the pool by itself; \
+                              `paths` are for those it does not know, such as `/pooling`";
+                self.push(item, problem, remedy);
             }
             self.paths.insert(path.clone(), (item.path.clone(), item.place));
             paths.push(path);

@@ -229,7 +229,7 @@ pub(super) static TABLE: &[Key] = &[
     key("timeouts.head", time(1, HOUR), Value("10s"), LIVE, "5s",
         "For a client to send a whole request head."),
     key("timeouts.body", time(1, HOUR), Value("30s"), LIVE, "1m",
-        "Longest silence while a client sends a body."),
+        "Longest silence while a client sends a body. After twice this, the body must also have come at 1 KiB a second on average."),
     key("timeouts.first_byte", time(1, DAY), Value("none"), LIVE, "2m",
         "From the request sent to the replica's response head.").or("none"),
     key("timeouts.idle", time(1, DAY), Value("5m"), LIVE, "10m",
@@ -239,7 +239,7 @@ pub(super) static TABLE: &[Key] = &[
     key("timeouts.upstream_idle", time(1, HOUR), Value("4s"), LIVE, "50s",
         "How long a connection to a replica is kept for reuse. Keep it under the engine's own limit: 5s in vLLM and SGLang."),
     key("timeouts.drain", time(1, 7 * DAY), Value("10m"), LIVE, "30s",
-        "How long open requests may take to end after SIGTERM."),
+        "How long open requests may take to end after SIGTERM; then an event stream ends with an error event, and what has no answer yet with 503."),
 
     key("limits", MAP, Words("its keys' defaults"), LIVE, "{ body: 16MiB }",
         "Bounds on what one client can make the proxy hold."),

@@ -67,11 +67,10 @@ impl Line {
         self.waiting.binary_search_by_key(&id, |waiter| waiter.id).ok()
     }
 
-    /// Whether any member that is up has a place.
+    /// Whether any member that is up has a place. A draining one has for those whose state it holds.
     fn room(&self) -> bool {
         self.members.iter().any(|replica| {
-            matches!(replica.state(), State::Ready | State::Warming)
-                && replica.max_in_flight().is_none_or(|max| replica.load().requests() < max)
+            replica.state() != State::Down && replica.max_in_flight().is_none_or(|max| replica.load().requests() < max)
         })
     }
 }
@@ -234,6 +233,19 @@ mod tests {
         let replica = replica(1);
         let queue = line(&replica);
         let place = replica.hold(reserve(&replica).unwrap());
+        let (first, second) = (queue.join(10).unwrap(), queue.join(10).unwrap());
+        drop(place);
+        first.refused();
+        assert!(!is_called(&first) && is_called(&second));
+    }
+
+    /// Those whose state it holds still go to it.
+    #[test]
+    fn a_place_on_a_draining_replica_is_offered_to_all_in_turn() {
+        let replica = replica(1);
+        let queue = line(&replica);
+        let place = replica.hold(reserve(&replica).unwrap());
+        replica.set_drained(true);
         let (first, second) = (queue.join(10).unwrap(), queue.join(10).unwrap());
         drop(place);
         first.refused();

@@ -190,6 +190,10 @@ fn pool_for<'a>(
 fn served(fleet: &Fleet) -> String {
     let names: Vec<String> =
         fleet.pools().iter().filter_map(|pool| pool.model()).map(|model| format!("`{model}`")).collect();
+    if names.is_empty() {
+        // The one pool that takes any model: only its engines know.
+        return "GET /v1/models lists those that do".into();
+    }
     format!("it is one of {}", names.join(", "))
 }
 

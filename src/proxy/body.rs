@@ -12,6 +12,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use ruzstd::decoding::StreamingDecoder;
 use ruzstd::decoding::errors::FrameDecoderError;
+use tokio::time::Instant;
 
 use super::answer::Problem;
 use super::guard::Violation;
@@ -20,6 +21,8 @@ use crate::config::Limits;
 
 /// Bytes above which decoding leaves the async threads.
 const DECODE_ASIDE: usize = 64 * 1024;
+/// Bytes a second that a body must come at on average, once it has had twice the longest silence.
+const RATE: u64 = 1024;
 /// Most that is set aside on the word of a Content-Length alone.
 const TRUST: usize = 1 << 20;
 
@@ -31,8 +34,8 @@ fn too_large(limits: &Limits) -> Problem {
 /// Reads a body to its end.
 ///
 /// # Errors
-/// When it is too large, stalls for longer than `stall`, or breaks off. A length over the limit is refused before
-/// anything is read, hence before a waiting client is told to continue.
+/// When it is too large, stalls for longer than `stall`, drips ([`RATE`]), or breaks off. A length over the limit is
+/// refused before anything is read, hence before a waiting client is told to continue.
 pub async fn read(mut body: Incoming, limits: &Limits, stall: Duration) -> Result<Bytes, Problem> {
     let hint = body.size_hint();
     if hint.lower() > limits.body as u64 {
@@ -41,8 +44,12 @@ pub async fn read(mut body: Incoming, limits: &Limits, stall: Duration) -> Resul
     let mut first: Option<Bytes> = None;
     let mut rest = BytesMut::new();
     let mut length = 0;
+    let began = Instant::now();
     while !body.is_end_stream() {
-        let frame = match tokio::time::timeout(stall, body.frame()).await {
+        // A byte now and then breaks no silence; without this it would hold its place for ever.
+        let earned = Duration::from_millis(length as u64 * 1000 / RATE);
+        let left = (stall * 2 + earned).saturating_sub(began.elapsed());
+        let frame = match tokio::time::timeout(stall.min(left), body.frame()).await {
             Ok(Some(Ok(frame))) => frame,
             Ok(None) => break,
             Ok(Some(Err(error))) => {
@@ -53,10 +60,15 @@ pub async fn read(mut body: Incoming, limits: &Limits, stall: Duration) -> Resul
                 return Err(Problem::new(Cause::BodyIncomplete, Phase::Read, message));
             }
             Err(_) => {
-                let message = format!(
-                    "no byte of the body came for {} (timeouts.body), after {length}",
-                    humantime::format_duration(stall)
-                );
+                let wait = humantime::format_duration(stall);
+                let message = if left < stall {
+                    format!(
+                        "the body came too slowly: {length} bytes so far; it must come at {RATE} bytes a second on \
+                         average, after twice {wait} (timeouts.body)"
+                    )
+                } else {
+                    format!("no byte of the body came for {wait} (timeouts.body), after {length}")
+                };
                 return Err(Problem::new(Cause::BodyTimeout, Phase::Read, message));
             }
         };

@@ -31,6 +31,8 @@ pub enum Outcome {
     ResetMidstream,
     /// Nothing came for `timeouts.idle`.
     IdleTimeout,
+    /// The router ended before it did.
+    CutAtShutdown,
     /// The router answered itself.
     Rejected,
 }
@@ -45,6 +47,7 @@ impl Outcome {
             Self::ClientGone => "client_gone",
             Self::ResetMidstream => "upstream_reset_midstream",
             Self::IdleTimeout => "idle_timeout",
+            Self::CutAtShutdown => "cut_at_shutdown",
             Self::Rejected => "rejected",
         }
     }
@@ -151,6 +154,11 @@ impl Exchange {
         self.phase_started = now;
     }
 
+    /// The phase it is in.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
     /// It goes to this endpoint.
     pub fn on_path(&mut self, path: &'static str) {
         self.path = path;
@@ -215,7 +223,11 @@ impl Exchange {
     /// The answer broke off.
     pub fn broken(&mut self, cause: Cause, message: &str) {
         self.error = Some(message.into());
-        self.close(if cause == Cause::IdleTimeout { Outcome::IdleTimeout } else { Outcome::ResetMidstream });
+        self.close(match cause {
+            Cause::IdleTimeout => Outcome::IdleTimeout,
+            Cause::ShuttingDown => Outcome::CutAtShutdown,
+            _ => Outcome::ResetMidstream,
+        });
     }
 
     /// The router answers itself.
@@ -296,7 +308,7 @@ fn known_method(method: &Method) -> &'static str {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        // Nobody closed it: the future or body was dropped, because the client left.
-        self.close(Outcome::ClientGone);
+        // Nobody closed it: the future or body was dropped, because the client left or the process ends.
+        self.close(if self.proxy.cutting() { Outcome::CutAtShutdown } else { Outcome::ClientGone });
     }
 }

@@ -16,7 +16,7 @@ use super::head;
 use crate::api::{Cause, Phase};
 use crate::config::RetryOn;
 use crate::fleet::{self, ConnectError, Connection, Pool, Replica, SendFailure, Waiting};
-use crate::routing::{self, Effect, Plan, Refusal};
+use crate::routing::{self, Effect, Plan, Refusal, State};
 
 /// A request that is ready to be sent, as often as it takes.
 #[derive(Debug)]
@@ -94,7 +94,9 @@ pub async fn forward(
     let mut replays = 0;
     loop {
         // A lookup is not worth waiting for, and an answer in the hand is better than one to be waited for.
-        let waits = !outgoing.seek && matches!(last, None | Some(Last::Unreachable(_)));
+        let waits = !outgoing.seek
+            && matches!(last, None | Some(Last::Unreachable(_)))
+            && (tried.is_empty() || !request.pinned_only);
         let asked = routing::Request { tried: &tried, ..request.clone() };
         let (plan, replica) = match decide(exchange, pool, &asked, waits).await {
             Ok(decided) => decided,
@@ -104,7 +106,7 @@ pub async fn forward(
                     Some(Last::Answer(answered)) => Ok(answered),
                     Some(Last::Problem(problem)) => Err(problem),
                     Some(Last::Unreachable(cause)) => Err(unreachable(pool, tried.len(), &cause)),
-                    None => Err(refused(pool, refusal)),
+                    None => Err(refused(pool, &request, refusal)),
                 };
             }
         };
@@ -119,6 +121,7 @@ pub async fn forward(
         let may_replay = |on: Option<RetryOn>| {
             let retry = &pool.settings().retry;
             retry.replay
+                && !request.pinned_only
                 && on.is_some_and(|on| retry.on.contains(&on))
                 && outgoing.attempt <= 1
                 && replays < retry.max
@@ -235,8 +238,20 @@ fn unreachable(pool: &Pool, tried: usize, last: &str) -> Problem {
     Problem::new(Cause::ConnectFailed, Phase::Connect, message)
 }
 
-fn refused(pool: &Pool, refusal: Refusal) -> Problem {
+fn refused(pool: &Pool, request: &routing::Request<'_>, refusal: Refusal) -> Problem {
     let name = pool.name();
+    let holder = request.pinned.and_then(|id| pool.replica(id));
+    let holder = holder.filter(|replica| request.pinned_only || replica.state() != State::Down);
+    if let Some(replica) = holder {
+        let (cause, why) = match refusal {
+            Refusal::NoneReady => (Cause::NoReplicaReady, "is not ready"),
+            Refusal::AllFull => (Cause::ReplicasFull, "has max_in_flight requests open"),
+        };
+        let id = replica.id();
+        let message =
+            format!("replica {id} of pool {name} holds the response that is asked for, and {why}; try again later");
+        return Problem::new(cause, Phase::Decide, message);
+    }
     match refusal {
         Refusal::NoneReady => {
             let message = format!("no replica of pool {name} is ready; try again later");
@@ -297,7 +312,7 @@ async fn attempt(
             }
             Err(SendFailure::Unsent(error)) => return Err(Failure::Unreachable(ConnectError::Http(error))),
             Err(SendFailure::Sent(error)) => {
-                let message = format!("replica {} closed the connection without an answer: {error}", replica.id());
+                let message = format!("replica {} gave no answer that can be read: {error}", replica.id());
                 return Err(Failure::Reset(message));
             }
         }

@@ -22,6 +22,7 @@ mod watched;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -59,7 +60,19 @@ pub struct Proxy {
     metrics: Arc<Metrics>,
     access_log: AccessLog,
     stored: StoredResponses,
-    draining: watch::Sender<bool>,
+    stage: watch::Sender<Stage>,
+    /// The same as [`Stage::Cutting`], for those that look often.
+    cutting: AtomicBool,
+}
+
+/// How far the end has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
+enum Stage {
+    Serving,
+    /// No new requests; open ones may end.
+    Draining,
+    /// Open ones are ended.
+    Cutting,
 }
 
 impl Proxy {
@@ -84,7 +97,8 @@ impl Proxy {
             started: Instant::now(),
             metrics,
             access_log,
-            draining: watch::Sender::new(false),
+            stage: watch::Sender::new(Stage::Serving),
+            cutting: AtomicBool::new(false),
         }))
     }
 
@@ -127,7 +141,7 @@ impl Proxy {
 
     /// Whether it is shutting down.
     pub fn draining(&self) -> bool {
-        *self.draining.borrow()
+        *self.stage.borrow() >= Stage::Draining
     }
 
     /// Waits for the access log's last lines; call it when no request is open any more.
@@ -137,7 +151,19 @@ impl Proxy {
 
     /// Stops accepting, closes idle connections, and lets open requests end.
     pub fn drain(&self) {
-        self.draining.send_replace(true);
+        self.stage.send_replace(Stage::Draining);
+    }
+
+    /// Ends what is still open: an event stream by an error event, a request without an answer by 503, all else by its
+    /// connection. Each does so when its connection is looked at next, which this brings about.
+    pub fn cut(&self) {
+        self.cutting.store(true, Ordering::Release);
+        self.stage.send_replace(Stage::Cutting);
+    }
+
+    /// Whether what is open is to end.
+    fn cutting(&self) -> bool {
+        self.cutting.load(Ordering::Acquire)
     }
 }
 
@@ -155,8 +181,10 @@ pub struct Running {
 impl Running {
     /// Waits until every connection has ended; call [`Proxy::drain`] first, or it never does.
     pub async fn ended(&mut self) {
-        for listener in &mut self.listeners {
+        // One that has ended must not be asked again when this is cancelled and called once more.
+        while let Some(listener) = self.listeners.last_mut() {
             let _ = listener.await;
+            self.listeners.pop();
         }
     }
 }

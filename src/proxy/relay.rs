@@ -19,6 +19,9 @@ use crate::api::{Cause, Family, IdObserver, Scanner, stream_error};
 use crate::fleet::{Connection, Pool, Replica};
 use crate::routing::Effect;
 
+/// What a client is told whose request the router could not wait for.
+pub const CUT: &str = "the router is shutting down and could not wait for the end of this answer (timeouts.drain)";
+
 /// Why the client's connection is cut: the answer broke off and nothing can be said in its framing.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -180,6 +183,10 @@ impl Body for Relay {
                     return this.broken(Cause::AnswerCut, &message);
                 }
                 Poll::Pending => {
+                    // Nothing wakes it for this but its connection, which is looked at when the router cuts.
+                    if this.exchange.proxy().cutting() {
+                        return this.broken(Cause::ShuttingDown, CUT);
+                    }
                     if !this.silent(cx) {
                         return Poll::Pending;
                     }

@@ -26,7 +26,7 @@ use super::exchange::Exchange;
 use super::guard::Bounds;
 use super::socket::ClientSocket;
 use super::watched::{Activity, Doing, Watched};
-use super::{Proxy, head, service};
+use super::{Proxy, Stage, head, service};
 use crate::api::{Cause, Family, Phase};
 
 /// Connections the kernel may hold for us before they are accepted.
@@ -63,11 +63,11 @@ impl Listener {
 
     /// Accepts and serves until the proxy drains and every connection has ended. `places` are all listeners' together.
     pub async fn serve(self, proxy: Arc<Proxy>, places: Arc<Semaphore>) {
-        let mut draining = proxy.draining.subscribe();
+        let mut stage = proxy.stage.subscribe();
         let mut connections = JoinSet::new();
         loop {
             let accepted = tokio::select! {
-                _ = draining.wait_for(|draining| *draining) => break,
+                _ = stage.wait_for(|stage| *stage >= Stage::Draining) => break,
                 Some(_) = connections.join_next() => continue,
                 accepted = accept(&self.socket, &places) => accepted,
             };
@@ -134,8 +134,8 @@ async fn serve_connection(proxy: &Arc<Proxy>, stream: TcpStream, client: SocketA
         .max_buf_size(limits.head.max(8 * 1024) + 1)
         .serve_connection(TokioIo::new(Watched::new(socket.clone(), activity.clone(), Bounds::from(limits))), service);
 
-    let mut draining = proxy.draining.subscribe();
-    let mut drained = false;
+    let mut stage = proxy.stage.subscribe();
+    let mut seen = Stage::Serving;
     // A head may begin at any time, and an answer end: looking as often as the shorter timer misses neither.
     let look = timeouts.head.min(timeouts.keep_alive).max(LOOK);
     let timer = tokio::time::sleep_until(Instant::now() + look);
@@ -172,9 +172,12 @@ async fn serve_connection(proxy: &Arc<Proxy>, stream: TcpStream, client: SocketA
                 }
                 timer.as_mut().reset(deadline.min(now + look));
             }
-            _ = draining.wait_for(|draining| *draining), if !drained => {
-                drained = true;
-                std::pin::Pin::new(&mut connection).graceful_shutdown();
+            Ok(now) = async { stage.wait_for(|stage| *stage > seen).await.map(|stage| *stage) } => {
+                // At the cut, the look that comes now is all: hyper then polls what is open, which sees it and ends.
+                if seen == Stage::Serving {
+                    std::pin::Pin::new(&mut connection).graceful_shutdown();
+                }
+                seen = now;
             }
         }
     };

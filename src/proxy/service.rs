@@ -1,8 +1,11 @@
 //! One request, phase by phase: head → read → admit → key → decide → connect → send → first byte → relay.
 //!
 //! Each step either goes on or ends in a [`Problem`]; problems become answers in one place.
+use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, header, request};
@@ -42,7 +45,7 @@ pub async fn handle(
 ) -> Result<Response<AnswerBody>, Never> {
     let (head, incoming) = request.into_parts();
     let request_id = head::request_id(&head.headers);
-    let mut exchange = Exchange::begin(proxy, request_id.clone(), client, head.method.clone());
+    let mut exchange = Exchange::begin(proxy.clone(), request_id.clone(), client, head.method.clone());
     let path = head.uri.path().to_owned();
     let route = api::find(&head.method, &path);
     let family = family_of(&route, &head.headers);
@@ -51,7 +54,17 @@ pub async fn handle(
     // What is left of a request whose body nobody read must never be taken for the next one.
     let has_body = !incoming.is_end_stream();
     let mut close = head.method == Method::CONNECT;
-    let reply = way(&mut exchange, route, head, incoming, client).await;
+    let reply = {
+        let mut way = pin!(way(&mut exchange, route, head, incoming, client));
+        poll_fn(|cx| match way.as_mut().poll(cx) {
+            Poll::Ready(reply) => Poll::Ready(Some(reply)),
+            // As in the relay: its connection looks when the router cuts.
+            Poll::Pending if proxy.cutting() => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        })
+        .await
+    };
+    let reply = reply.unwrap_or_else(|| Err(Problem::new(Cause::ShuttingDown, exchange.phase(), relay::CUT)));
     let mut response = match reply {
         Ok(Reply::Engine { answered, pool, stores }) => {
             return Ok(relayed(exchange, *answered, pool, family, stores, busy));
@@ -185,7 +198,8 @@ async fn send(
     Ok(Reply::Engine { answered: Box::new(answered), pool, stores })
 }
 
-/// A stored response: where it is known to be, or wherever it is found.
+/// A stored response: where it is known to be, and nowhere else; or wherever it is found. One that is known to a replica
+/// that is down is not gone, so no other replica is asked to say that it does not exist.
 async fn stored_response(
     exchange: &mut Exchange,
     endpoint: &'static Endpoint,
@@ -195,21 +209,30 @@ async fn stored_response(
     client: SocketAddr,
 ) -> Result<Reply, Problem> {
     let snapshot = exchange.snapshot().clone();
+    let pools = snapshot.fleet.pools();
     let place: Option<Place> = exchange.proxy().stored.find(id);
+    // One whose replica has left the fleet is as good as unknown.
+    let home = place.as_ref().and_then(|place| {
+        let pool = pools.iter().find(|pool| *pool.name() == place.pool)?;
+        pool.replica(&place.replica).is_some().then_some((pool, &*place.replica))
+    });
     let attempt = head::attempt(&head.headers);
     let headers = head::to_replica(head.headers, head.uri.authority(), client, exchange.request_id());
-    let outgoing = Outgoing { method: head.method, target: head.uri, headers, body, attempt, seek: true };
+    let outgoing = Outgoing { method: head.method, target: head.uri, headers, body, attempt, seek: home.is_none() };
     let request = routing::Request {
         sequences: 1,
         load_only: endpoint.load_only,
-        pinned: place.as_ref().map(|place| &*place.replica),
+        pinned: home.map(|(_, replica)| replica),
+        pinned_only: home.is_some(),
         ..Default::default()
     };
-    // The pool it is known in first, then the others.
-    let known = |pool: &&Arc<Pool>| place.as_ref().is_some_and(|place| place.pool == *pool.name());
-    let pools = snapshot.fleet.pools();
+    if let Some((pool, _)) = home {
+        exchange.in_pool(pool);
+        let answered = Box::new(forward::forward(exchange, pool, &outgoing, request).await?);
+        return Ok(Reply::Engine { answered, pool: pool.clone(), stores: false });
+    }
     let mut last = Err(Problem::new(Cause::NoReplicaReady, Phase::Decide, "no replica is ready; try again later"));
-    for pool in pools.iter().filter(known).chain(pools.iter().filter(|pool| !known(pool))) {
+    for pool in pools {
         exchange.in_pool(pool);
         match forward::forward(exchange, pool, &outgoing, request.clone()).await {
             Ok(answered) => {

@@ -53,9 +53,11 @@ pub struct Request<'a> {
     pub sequences: u32,
     /// Goes by load alone (embeddings, rerank, score, tokenize): leaves no binding.
     pub load_only: bool,
-    /// The replica that holds the state the request refers to (a stored response): taken while it can be, also when it
-    /// drains.
+    /// The replica that holds the state the request refers to (a stored response): taken while it is up, also when it
+    /// drains. While it is full, no other is taken in its place.
     pub pinned: Option<&'a str>,
+    /// No other replica will do than the pinned one, also when that is down.
+    pub pinned_only: bool,
     /// Replicas that an attempt of this request has already failed on.
     pub tried: &'a [Arc<str>],
     /// Replicas that may be chosen although they are down: more are than may be left out.

@@ -105,7 +105,13 @@ impl Router {
                 let bind = unbound.filter(|_| !draining);
                 return Ok(self.book(member, reservation, Reason::Stored, bind, scores));
             }
-            full |= standing != Standing::Lost;
+            // Another has never seen what the request refers to: its answer would be that there is no such thing.
+            if standing != Standing::Lost {
+                return Err(Refusal::AllFull);
+            }
+        }
+        if request.pinned_only {
+            return Err(Refusal::NoneReady);
         }
         if let Some(Bound { member, incarnation, standing }) = bound {
             if let Some(reservation) = self.reserve_own(member, standing, request) {

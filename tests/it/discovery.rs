@@ -9,11 +9,11 @@ use tokio::task::JoinHandle;
 use crate::sessions::{named, who};
 use crate::support::*;
 
-async fn ids(proxy: &Proxy) -> BTreeSet<String> {
+pub async fn ids(proxy: &Proxy) -> BTreeSet<String> {
     proxy.replicas().await.iter().map(|row| row["id"].as_str().unwrap().to_owned()).collect()
 }
 
-async fn wait_ids(proxy: &Proxy, expected: &[&str]) {
+pub async fn wait_ids(proxy: &Proxy, expected: &[&str]) {
     let expected: BTreeSet<String> = expected.iter().map(ToString::to_string).collect();
     wait_until(&format!("the replicas are {expected:?}"), PATIENCE, || async { ids(proxy).await == expected }).await;
 }
@@ -72,10 +72,12 @@ async fn a_watched_file_adds_removes_and_replaces() {
     proxy.load_is_zero().await;
 }
 
-/// A DNS server for one name's A records (RFC 1035, section 4); everything else it answers with no data.
-struct Dns {
-    address: SocketAddr,
+/// A DNS server that gives every name the same A records and, where there is a service, one SRV record (RFC 1035,
+/// section 4; RFC 2782); everything else it answers with no data.
+pub struct Dns {
+    pub address: SocketAddr,
     zone: Arc<Mutex<Zone>>,
+    asked: Arc<Mutex<BTreeSet<String>>>,
     task: JoinHandle<()>,
 }
 
@@ -84,6 +86,8 @@ struct Zone {
     /// SERVFAIL is 2.
     code: u8,
     addresses: Vec<Ipv4Addr>,
+    /// The port of the SRV record, whose target is `one.test`.
+    service: Option<u16>,
 }
 
 impl Drop for Dns {
@@ -93,24 +97,49 @@ impl Drop for Dns {
 }
 
 impl Dns {
-    async fn start(addresses: &[Ipv4Addr]) -> Self {
+    pub async fn start(addresses: &[Ipv4Addr]) -> Self {
+        Self::with(addresses, None).await
+    }
+
+    pub async fn with(addresses: &[Ipv4Addr], service: Option<u16>) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let address = socket.local_addr().unwrap();
-        let zone = Arc::new(Mutex::new(Zone { code: 0, addresses: addresses.to_vec() }));
-        let says = zone.clone();
+        let zone = Arc::new(Mutex::new(Zone { code: 0, addresses: addresses.to_vec(), service }));
+        let asked = Arc::new(Mutex::new(BTreeSet::new()));
+        let (says, hears) = (zone.clone(), asked.clone());
         let task = tokio::spawn(async move {
             let mut buffer = [0; 1500];
             while let Ok((length, from)) = socket.recv_from(&mut buffer).await {
                 let zone = says.lock().unwrap().clone();
+                hears.lock().unwrap().insert(name(&buffer[12..length]));
                 let _ = socket.send_to(&answer(&buffer[..length], &zone), from).await;
             }
         });
-        Self { address, zone, task }
+        Self { address, zone, asked, task }
     }
 
-    fn says(&self, code: u8, addresses: &[Ipv4Addr]) {
-        *self.zone.lock().unwrap() = Zone { code, addresses: addresses.to_vec() };
+    /// The names that it was asked for.
+    pub fn asked(&self) -> BTreeSet<String> {
+        self.asked.lock().unwrap().clone()
     }
+
+    pub fn says(&self, code: u8, addresses: &[Ipv4Addr]) {
+        let mut zone = self.zone.lock().unwrap();
+        (zone.code, zone.addresses) = (code, addresses.to_vec());
+    }
+}
+
+/// The name that a question is for; whoever asks may write its letters in any case.
+fn name(mut labels: &[u8]) -> String {
+    let mut name = Vec::new();
+    while let [length, rest @ ..] = labels
+        && *length > 0
+    {
+        let (label, rest) = rest.split_at(usize::from(*length));
+        name.push(String::from_utf8_lossy(label).to_lowercase());
+        labels = rest;
+    }
+    name.join(".")
 }
 
 fn answer(query: &[u8], zone: &Zone) -> Vec<u8> {
@@ -120,15 +149,22 @@ fn answer(query: &[u8], zone: &Zone) -> Vec<u8> {
         end += 1 + usize::from(query[end]);
     }
     end += 5;
-    let is_a = query[end - 4..end - 2] == [0, 1];
-    let addresses: &[Ipv4Addr] = if is_a && zone.code == 0 { &zone.addresses } else { &[] };
+    // An address by four bytes; a service by priority, weight, port and target.
+    let data: Vec<Vec<u8>> = match query[end - 4..end - 2] {
+        [0, 1] if zone.code == 0 => zone.addresses.iter().map(|address| address.octets().to_vec()).collect(),
+        [0, 33] if zone.code == 0 => {
+            let service = |port: &u16| [&[0, 0, 0, 1], &port.to_be_bytes()[..], b"\x03one\x04test\0"].concat();
+            zone.service.iter().map(service).collect()
+        }
+        _ => Vec::new(),
+    };
     let mut out = query[..2].to_vec();
-    out.extend([0x84, zone.code, 0, 1, 0, addresses.len() as u8, 0, 0, 0, 0]);
+    out.extend([0x84, zone.code, 0, 1, 0, data.len() as u8, 0, 0, 0, 0]);
     out.extend(&query[12..end]);
-    for address in addresses {
-        // Name by pointer to the question, A, IN, a time to live of an hour, four bytes.
-        out.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0x0e, 0x10, 0, 4]);
-        out.extend(address.octets());
+    for data in data {
+        // Name by pointer to the question, its type, IN, a time to live of an hour.
+        out.extend([0xc0, 12, 0, query[end - 3], 0, 1, 0, 0, 0x0e, 0x10, 0, data.len() as u8]);
+        out.extend(data);
     }
     out
 }

@@ -83,6 +83,12 @@ async fn who_may_drain() {
     for (name, value) in [("Origin", "http://evil.test"), ("Origin", "null"), ("Sec-Fetch-Site", "cross-site")] {
         assert_eq!(exchange(proxy.admin(), &token.clone().header(name, value)).await.status(), 403, "{name}");
     }
+    // RFC 9110, section 11.1: the scheme in any case, the token as it is.
+    for (given, status) in [("bearer right", 405), ("BEARER  right", 405), ("Bearer RIGHT", 401), ("Basic right", 401)]
+    {
+        let get = Request::get("/replicas/e1/drain").header("Authorization", given);
+        assert_eq!(exchange(proxy.admin(), &get).await.status(), status, "{given}");
+    }
     let get = Request::get("/replicas/e1/drain").header("Authorization", "Bearer right");
     assert_eq!(exchange(proxy.admin(), &get).await.status(), 405);
     assert_eq!(exchange(proxy.admin(), &token).await.status(), 200);

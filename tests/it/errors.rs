@@ -249,7 +249,7 @@ async fn a_replica_at_its_limit_refuses_and_recovers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upgrade_nobody_asked_for_is_no_answer() {
+async fn an_upgrade_nobody_asked_for_is_a_bad_answer() {
     let upstream = Upstream::start(|_, mut wire| async move {
         wire.send("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\nraw")
             .await
@@ -263,6 +263,23 @@ async fn an_upgrade_nobody_asked_for_is_no_answer() {
     assert_eq!(answer.status(), 502);
     assert_eq!(answer.json()["error"]["code"], "bad_answer");
     proxy.load_is_zero().await;
+}
+
+/// One that closes, and one that sends what is no HTTP: the words fit both.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_answer_and_an_unreadable_one_are_worded_truly() {
+    for sent in ["", "what is this\r\n\r\n"] {
+        let upstream = Upstream::start(move |_, mut wire| async move {
+            wire.send(sent).await.ok()?;
+            None
+        })
+        .await;
+        let proxy = Proxy::start(&Config::new(Pool::model("m").at(upstream.address()))).await;
+        let answer = proxy.exchange(&chat(false, 1)).await;
+        assert_eq!((answer.status(), &answer.json()["error"]["code"]), (502, &"no_answer".into()));
+        assert!(answer.text().contains("replica r0 gave no answer that can be read: "), "{sent:?}: {}", answer.text());
+        proxy.load_is_zero().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

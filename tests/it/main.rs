@@ -27,5 +27,7 @@ mod responses;
 mod reuse;
 mod secrets;
 mod sessions;
+mod shutdown;
+mod start;
 mod strict;
 mod timeouts;

@@ -48,6 +48,10 @@ async fn a_router_that_takes_any_model_lists_all_of_them() {
     let proxy = Proxy::start(&Config::new(Pool::any().at(a.address()).at(b.address()))).await;
     let listed = proxy.exchange(&Request::get("/v1/models")).await;
     assert_eq!(ids(&listed), ["m", "m-lora", "n"]);
+    let unknown = proxy.exchange(&Request::get("/v1/models/unknown")).await;
+    let message = unknown.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert_eq!(unknown.status(), 404);
+    assert!(message.ends_with("GET /v1/models lists those that do"), "{message}");
     assert_eq!(listed.json()["data"][1]["parent"], "m");
 }
 

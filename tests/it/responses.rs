@@ -1,4 +1,5 @@
 //! Stored responses live on one replica: what refers to one goes there.
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,6 +13,10 @@ async fn engine(name: &'static str) -> Upstream {
     Upstream::start(move |request, mut wire| {
         let made = made.clone();
         async move {
+            if serde_json::from_slice(&request.body).is_ok_and(|body: Value| body["input"] == "wait") {
+                wire.gone().await;
+                return None;
+            }
             let reply = if request.method() == "POST" && request.target() == "/v1/responses" {
                 let id = format!("resp_{name}_{}", made.fetch_add(1, Ordering::SeqCst));
                 let body: Value = serde_json::from_slice(&request.body).unwrap_or_default();
@@ -135,4 +140,85 @@ async fn memory_of_ids_is_bounded() {
         made(&proxy.exchange(&create(false, None)).await);
     }
     assert_eq!(proxy.metric("warmroute_stored_responses").await, 10.0);
+}
+
+/// Two engines with one place each (`r0` is `a`), and a router that knows a response of each: home → id.
+async fn known(keys: &str) -> (Vec<Upstream>, Proxy, BTreeMap<String, String>) {
+    let engines = vec![engine("a").await, engine("b").await];
+    let mut pool = Pool::model("m").with("policy: { type: round_robin }");
+    if !keys.is_empty() {
+        pool = pool.with(keys);
+    }
+    for (n, engine) in engines.iter().enumerate() {
+        pool = pool.replica(&format!("{{ id: r{n}, url: \"{}\", max_in_flight: 1 }}", engine.url()));
+    }
+    let proxy = Proxy::start(&Config::new(pool)).await;
+    let mut ids = BTreeMap::new();
+    while ids.len() < 2 {
+        let (id, home) = made(&proxy.exchange(&create(false, None)).await);
+        ids.insert(home, id);
+    }
+    (engines, proxy, ids)
+}
+
+/// Takes the one place of the replica that holds `id`, until dropped: its engine never answers this input.
+async fn occupied(proxy: &Proxy, id: &str) -> Client {
+    let mut client = proxy.client().await;
+    let body = json!({"model": "m", "input": "wait", "previous_response_id": id});
+    client.send(&Request::post("/v1/responses", &body)).await;
+    proxy.wait_in_flight(1, PATIENCE).await;
+    client
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_replica_is_waited_for_and_no_other_is_asked_for_what_it_holds() {
+    let (engines, proxy, ids) = known("").await;
+    let id = &ids["a"];
+    let before = engines[1].all().len();
+    let open = occupied(&proxy, id).await;
+    for request in [create(false, Some(id)), Request::get(&format!("/v1/responses/{id}"))] {
+        let answer = proxy.exchange(&request).await;
+        assert_eq!((answer.status(), answer.header("retry-after")), (503, Some("1")), "{}", answer.text());
+        assert_eq!(answer.json()["error"]["code"], "replicas_full");
+        assert!(answer.text().contains("replica r0"), "{}", answer.text());
+    }
+    assert_eq!(engines[1].all().len(), before);
+    assert_eq!(made(&proxy.exchange(&create(false, None)).await).1, "b", "others are served meanwhile");
+    drop(open);
+    proxy.load_is_zero().await;
+
+    // With a queue it waits for its own replica, and keeps nobody from the other one.
+    let (_engines, proxy, ids) = known("queue: 10").await;
+    let open = occupied(&proxy, &ids["a"]).await;
+    let mut waits = proxy.client().await;
+    waits.send(&create(false, Some(&ids["a"]))).await;
+    let waiting = "warmroute_queue_requests{pool=\"m\"}";
+    wait_until("it waits", PATIENCE, || async { proxy.metric(waiting).await == 1.0 }).await;
+    assert_eq!(made(&proxy.exchange(&create(false, None)).await).1, "b");
+    assert_eq!(proxy.metric(waiting).await, 1.0);
+    drop(open);
+    assert_eq!(waits.head().await.status(), 200);
+    let body: Value = serde_json::from_slice(&waits.rest().await).unwrap();
+    assert_eq!(body["served_by"], "a");
+    proxy.load_is_zero().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_whose_replica_is_down_is_not_said_to_be_gone() {
+    let (mut engines, proxy, ids) = known("").await;
+    let (here, there) = (ids["b"].clone(), ids["a"].clone());
+    drop(engines.remove(0));
+    wait_until("r0 is down", PATIENCE, || async { proxy.replica("r0").await.unwrap()["state"] == "down" }).await;
+    let before = engines[0].all().len();
+    for method in ["GET", "DELETE"] {
+        let answer = proxy.exchange(&Request::new(method, &format!("/v1/responses/{there}"))).await;
+        assert_eq!((answer.status(), answer.header("retry-after")), (503, Some("1")), "{}", answer.text());
+        assert_eq!(answer.json()["error"]["code"], "no_replica_ready");
+        assert!(answer.text().contains("replica r0"), "{}", answer.text());
+    }
+    assert_eq!(engines[0].all().len(), before, "no other was asked");
+    assert_eq!(proxy.exchange(&Request::get(&format!("/v1/responses/{here}"))).await.status(), 200);
+    // What nobody knows is still sought, and the one that is up says what it knows.
+    assert_eq!(proxy.exchange(&Request::get("/v1/responses/resp_nowhere_0")).await.status(), 404);
+    proxy.load_is_zero().await;
 }

@@ -108,6 +108,7 @@ impl World {
                     pinned: pinned.as_deref(),
                     tried: &tried,
                     explain: false,
+                    pinned_only: false,
                     readmitted: &[],
                 };
                 self.decide(pool, &request);
@@ -146,8 +147,14 @@ impl World {
         };
         let any_ready = self.members.iter().any(|member| ready(&member));
         let any_free = self.members.iter().filter(ready).any(|member| !full(member));
+        let up = |member: &&Member| member.status.get() != State::Down && !request.tried.contains(&member.id);
+        let holder = self.members.iter().filter(up).find(|member| request.pinned == Some(&*member.id)).cloned();
+        let holder_full = holder.as_ref().is_some_and(full);
         match self.routers[pool].decide(request, self.now) {
             Ok(plan) => {
+                if let Some(holder) = holder {
+                    assert!(plan.leg.replica == holder.id && plan.reason == Reason::Stored, "went past the holder");
+                }
                 let member = self.members.iter().find(|member| member.id == plan.leg.replica).expect("a member");
                 assert!(!request.tried.contains(&member.id), "tried already");
                 assert!(member.max_in_flight.is_none_or(|max| member.load.requests() <= max), "over max_in_flight");
@@ -162,7 +169,8 @@ impl World {
                 self.open.push(Open { load: member.load.clone(), plan, pool });
             }
             Err(refusal) => {
-                assert!(!any_free, "refused with a free replica");
+                assert!(holder_full || !any_free, "refused with a free replica");
+                assert!(!holder_full || refusal == Refusal::AllFull, "the holder can be waited for");
                 assert!(refusal == Refusal::AllFull || !any_ready, "ready ones exist, all full: {refusal:?}");
             }
         }

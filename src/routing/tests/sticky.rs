@@ -214,10 +214,11 @@ fn a_pinned_replica_is_taken_while_it_can_be() {
             members[3].status.set(state);
             let plan = router.decide(&pinned, Tick(0)).unwrap();
             assert_eq!((&*plan.leg.replica, plan.reason), ("replica-3", Reason::Stored));
-            let full = router.decide(&pinned, Tick(0)).unwrap();
-            assert_ne!((&*full.leg.replica, full.reason), ("replica-3", Reason::Stored));
+            assert_eq!(router.decide(&pinned, Tick(0)).unwrap_err(), Refusal::AllFull, "no other has the state");
         }
         members[3].status.set(State::Down);
+        let only = Request { pinned_only: true, ..pinned.clone() };
+        assert_eq!(router.decide(&only, Tick(0)).unwrap_err(), Refusal::NoneReady);
         let plan = router.decide(&pinned, Tick(0)).unwrap();
         assert!(&*plan.leg.replica != "replica-3" && plan.reason != Reason::Stored);
         let unknown = router.decide(&Request { pinned: Some("nobody"), ..of_session(1) }, Tick(0)).unwrap();

@@ -1,5 +1,5 @@
 //! Bodies that wait for a word, stall, or are not wanted.
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -105,6 +105,39 @@ async fn a_stalled_body_is_408_and_the_end_of_its_connection() {
         assert!(client.closed().await);
     }
     assert!(upstream.all().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_drips_is_408_and_one_that_is_only_slow_is_taken() {
+    let upstream = Upstream::fixed(200, &[], "{}").await;
+    let proxy = Proxy::start(&config(&upstream).with("timeouts: { body: 500ms }")).await;
+    // What a client sends each 50 ms, of a body of 64 KiB: 20 bytes a second, and 40 KiB a second.
+    for (piece, status) in [(1, 408), (2048, 200)] {
+        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+        let begin = Instant::now();
+        stream.write_all(post(&format!("Content-Length: {}\r\n", 64 << 10), "").as_bytes()).await.unwrap();
+        let mut pace = tokio::time::interval(Duration::from_millis(50));
+        let mut answer = Vec::new();
+        let mut left: usize = 64 << 10;
+        within("an answer", PATIENCE, async {
+            while answer.is_empty() {
+                tokio::select! {
+                    _ = pace.tick(), if left > 0 => {
+                        let size = piece.min(left);
+                        left -= size;
+                        let _ = stream.write_all(&vec![b' '; size]).await;
+                    }
+                    _ = stream.read_buf(&mut answer) => {}
+                }
+            }
+        })
+        .await;
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{piece}: {answer}");
+        assert!(begin.elapsed() >= Duration::from_secs(1), "{piece}: not before twice timeouts.body");
+        assert_eq!(left == 0, status == 200);
+    }
+    assert_eq!(upstream.all().len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

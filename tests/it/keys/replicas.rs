@@ -8,6 +8,7 @@ checks! {
     weight: "pools[].replicas[].weight";
     credential: "pools[].replicas[].credential";
     max_in_flight: "pools[].replicas[].max_in_flight";
+    incarnation: "pools[].replicas[].incarnation";
 }
 
 /// One replica at an engine, with further keys.
@@ -77,5 +78,16 @@ pub async fn max_in_flight() {
         let answer = proxy.exchange(&chat(false, 1)).await;
         assert_eq!(answer.status(), status, "{}", answer.text());
         assert_eq!(answer.text().contains("max_in_flight"), status == 503);
+    }
+}
+
+pub async fn incarnation() {
+    let engine = engine("e0").await;
+    let (with, without) = pair(&one(&engine, ""), &one(&engine, "")).await;
+    let life = async |proxy: &Proxy| proxy.replicas().await[0]["life"].as_u64().unwrap();
+    for (proxy, key, newer) in [(with, ", incarnation: 1", true), (without, "", false)] {
+        let before = life(&proxy).await;
+        proxy.reload(&one(&engine, key)).await;
+        assert_eq!(life(&proxy).await > before, newer);
     }
 }
