@@ -78,6 +78,8 @@ pub enum Cause {
     ExpectationFailed,
     /// The target is longer than `limits.uri`.
     UriTooLong,
+    /// More header fields than `limits.headers`.
+    HeadTooLarge,
     /// The body is longer than `limits.body`.
     BodyTooLarge,
     /// The client stopped sending its body.
@@ -123,6 +125,7 @@ impl Cause {
             Self::BadHead => "bad_head",
             Self::ExpectationFailed => "expectation_failed",
             Self::UriTooLong => "uri_too_long",
+            Self::HeadTooLarge => "head_too_large",
             Self::BodyTooLarge => "body_too_large",
             Self::BodyTimeout => "body_timeout",
             Self::BodyIncomplete => "body_incomplete",
@@ -150,6 +153,7 @@ impl Cause {
             Self::BadHead | Self::BodyIncomplete | Self::BadBody | Self::ModelRequired => StatusCode::BAD_REQUEST,
             Self::ExpectationFailed => StatusCode::EXPECTATION_FAILED,
             Self::UriTooLong => StatusCode::URI_TOO_LONG,
+            Self::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::UnsupportedEncoding => StatusCode::UNSUPPORTED_MEDIA_TYPE,

@@ -4,17 +4,17 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
-
+use super::lifecycle::{self, Signals};
 use crate::config::{self, Config, LogFormat, ServeArgs};
-use crate::proxy::{self, Proxy, Running};
+use crate::proxy::{self, Inherited, Proxy, Running};
 use crate::{admin, telemetry};
 
 /// Run the router.
 ///
 /// Either from a file (--config), or for one model from flags alone (--listen, --model, --replica …). It listens at
-/// once and logs where; /readyz on the admin listener tells when a replica has answered. SIGTERM and SIGINT stop
-/// accepting and let open requests end; a second one ends at once.
+/// once and logs where; /readyz on the admin listener tells when a replica has answered. SIGTERM and SIGINT make it
+/// unready, then stop accepting and let open requests end; a second one ends at once. Listening sockets may be passed by
+/// systemd (LISTEN_FDS), which is told of readiness (NOTIFY_SOCKET).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     warmroute serve --config router.yaml\n  \
@@ -68,6 +68,8 @@ pub fn run(args: Args) -> ExitCode {
         eprintln!("logging.level: {error}");
         return ExitCode::FAILURE;
     }
+    // Before there are threads: it reads and clears environment variables.
+    let inherited = Inherited::from_env();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -75,7 +77,7 @@ pub fn run(args: Args) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let ended = runtime.block_on(serve(config));
+    let ended = runtime.block_on(serve(config, inherited));
     // What is still open after the drain (or a second signal) is cut.
     runtime.shutdown_timeout(Duration::from_millis(100));
     match ended {
@@ -87,37 +89,31 @@ pub fn run(args: Args) -> ExitCode {
     }
 }
 
-async fn serve(config: Config) -> std::io::Result<()> {
+async fn serve(config: Config, mut inherited: Inherited) -> std::io::Result<()> {
     // Each open request takes two sockets; the soft limit is often far below what the system allows.
     if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
         tracing::warn!(%error, "the limit of open files stays as it is");
     }
     let proxy = Proxy::new(config, Some(Box::new(std::io::stdout())))?;
     let admin = match &proxy.snapshot().config.admin {
-        Some(settings) => Some(admin::start(settings, proxy.clone())?),
+        Some(settings) => Some(admin::start(settings, proxy.clone(), &mut inherited)?),
         None => None,
     };
-    let mut running = proxy::start(proxy.clone())?;
+    let running = proxy::start(proxy.clone(), &mut inherited)?;
     announce(&proxy, &running);
     if let Some(admin) = &admin {
         tracing::info!(role = "admin", address = %admin.address, "listening");
     }
 
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+    for address in inherited.rest() {
+        tracing::warn!(%address, "a passed socket is unused: no `listen` names its address");
     }
-    let limit = proxy.snapshot().config.timeouts.drain;
-    tracing::info!(limit = %humantime::format_duration(limit), "draining: open requests may end, no new ones are taken");
-    proxy.drain();
-    tokio::select! {
-        () = running.ended() => tracing::info!("every request has ended"),
-        () = tokio::time::sleep(limit) => tracing::warn!("timeouts.drain is over: what is open is cut"),
-        _ = terminate.recv() => tracing::warn!("a second signal: what is open is cut"),
-        _ = interrupt.recv() => tracing::warn!("a second signal: what is open is cut"),
-    }
+    drop(inherited);
+
+    let mut signals = Signals::new()?;
+    lifecycle::ready();
+    signals.next().await;
+    lifecycle::end(&proxy, running, admin, &mut signals).await;
     Ok(())
 }
 

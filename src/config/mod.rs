@@ -10,6 +10,7 @@ mod effective;
 mod error;
 mod interpolate;
 pub mod keys;
+mod listeners;
 mod model;
 mod node;
 mod reference;
@@ -19,6 +20,7 @@ mod schema;
 mod table;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod units;
 mod words;
 
@@ -30,6 +32,7 @@ pub use error::{Error, Errors, Place};
 pub use model::*;
 pub use reference::markdown;
 pub use schema::schema;
+pub use tls::*;
 
 /// A configuration is text that someone wrote; more than this is some other file.
 const MAX_FILE: u64 = 4 << 20;

@@ -87,11 +87,20 @@ fn scalar(scalar: Scalar, alternatives: &mut Vec<Value>) {
         Scalar::Time(..) => alternatives.push(text("^[0-9]+ *[a-zA-Z]+( *[0-9]+ *[a-zA-Z]+)*$")),
         Scalar::Size(..) => alternatives.push(text("^[0-9][0-9_]* *([kKmMgG][iI]?)?[bB]$")),
         Scalar::OneOf(words) => alternatives.extend([json!({ "enum": words }), text("^$")]),
-        Scalar::Url => alternatives.push(text("^[hH][tT][tT][pP]://")),
+        Scalar::Url => alternatives.push(text("^[hH][tT][tT][pP][sS]?://")),
         Scalar::Path => alternatives.push(text("^/")),
         Scalar::SessionKey => alternatives.push(text("^(header:.|body:/)")),
         Scalar::Address => alternatives.push(text(":[0-9]+$")),
-        Scalar::Name | Scalar::Id | Scalar::Header | Scalar::Filter | Scalar::Secret | Scalar::Tokenizer => {
+        Scalar::Name
+        | Scalar::Id
+        | Scalar::Header
+        | Scalar::Filter
+        | Scalar::Secret
+        | Scalar::Tokenizer
+        | Scalar::File
+        | Scalar::Authorities
+        | Scalar::Network
+        | Scalar::ServerName => {
             alternatives.push(json!({ "type": "string", "minLength": 1 }));
         }
     }

@@ -1,6 +1,7 @@
 //! The words of the configuration that stand for variants: written once, read by the table, the resolver, the
 //! effective configuration and whoever needs a label.
 use super::model::{Engine, LoadPolicy, LogFormat, Policy, RequestEncoding};
+use super::tls::{ClientCertificates, MinVersion};
 
 macro_rules! words {
     ($type:ident: $($variant:ident = $word:literal),+) => {
@@ -24,6 +25,8 @@ macro_rules! words {
 words!(Engine: Vllm = "vllm", Sglang = "sglang", Llamacpp = "llamacpp", Openai = "openai");
 words!(LoadPolicy: RoundRobin = "round_robin", Random = "random", LeastLoad = "least_load", PowerOfTwo = "power_of_two");
 words!(RequestEncoding: Decode = "decode", Pass = "pass");
+words!(ClientCertificates: Optional = "optional", Required = "required");
+words!(MinVersion: Tls12 = "1.2", Tls13 = "1.3");
 words!(LogFormat: Text = "text", Json = "json");
 
 impl Policy {

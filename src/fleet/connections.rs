@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 
+use super::upstream_tls::{UpstreamTls, Wire};
 use crate::config::ReplicaUrl;
 
 /// Idle connections kept for one replica; more are closed as they come back.
@@ -31,6 +32,9 @@ pub enum ConnectError {
     /// It took longer than `timeouts.connect`.
     #[error("no connection within {}", humantime::format_duration(*.0))]
     Timeout(Duration),
+    /// No TLS connection could be made: most often, its certificate isn't one that is trusted for its name.
+    #[error("TLS: {0}")]
+    Tls(io::Error),
     /// The HTTP client could not be set up on it.
     #[error("{0}")]
     Http(#[from] hyper::Error),
@@ -49,6 +53,7 @@ pub enum SendFailure {
 #[derive(Debug)]
 pub struct Connections {
     url: ReplicaUrl,
+    tls: Option<UpstreamTls>,
     connect_timeout: Duration,
     keep: Duration,
     idle: Mutex<Vec<Idle>>,
@@ -89,8 +94,8 @@ impl Connection {
 
 impl Connections {
     /// None open yet.
-    pub fn new(url: ReplicaUrl, connect_timeout: Duration, keep: Duration) -> Self {
-        Self { url, connect_timeout, keep, idle: Mutex::new(Vec::new()) }
+    pub fn new(url: ReplicaUrl, tls: Option<UpstreamTls>, connect_timeout: Duration, keep: Duration) -> Self {
+        Self { url, tls, connect_timeout, keep, idle: Mutex::new(Vec::new()) }
     }
 
     /// The freshest idle connection that is still open and ready for a request.
@@ -117,7 +122,11 @@ impl Connections {
         let connect = async {
             let stream = TcpStream::connect((&*self.url.host, self.url.port)).await?;
             stream.set_nodelay(true)?;
-            let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+            let wire = match &self.tls {
+                None => Wire::Plain(stream),
+                Some(tls) => tls.connect(stream).await.map_err(ConnectError::Tls)?,
+            };
+            let (sender, connection) = http1::handshake(TokioIo::new(wire)).await?;
             // Its error reaches whoever waits for a response; nobody else needs it.
             let task = tokio::spawn(async move { drop(connection.await) }).abort_handle();
             Ok(Connection { sender, task })

@@ -6,6 +6,7 @@ mod connections;
 mod health;
 mod pool;
 mod replica;
+mod upstream_tls;
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -8,6 +8,7 @@ use tokio::sync::Notify;
 
 use super::connections::Connections;
 use super::health::Streak;
+use super::upstream_tls::UpstreamTls;
 use crate::config::{self, Health, ReplicaUrl, Timeouts};
 use crate::routing::{Load, Member, State, Status};
 use crate::telemetry::{Metrics, ReplicaMetrics};
@@ -50,7 +51,12 @@ impl Replica {
             max_in_flight: replica.max_in_flight,
             load: Arc::default(),
             status: Arc::new(Status::new(State::Ready)),
-            connections: Connections::new(replica.url.clone(), timeouts.connect, timeouts.upstream_idle),
+            connections: Connections::new(
+                replica.url.clone(),
+                replica.tls.as_ref().map(UpstreamTls::new),
+                timeouts.connect,
+                timeouts.upstream_idle,
+            ),
             metrics: metrics.replica(&replica.id),
             health,
             streak: Mutex::default(),

@@ -1,6 +1,6 @@
 //! A request's way through HTTP.
 //!
-//! `server` accepts and watches connections; `service` walks a request through its phases; `forward` finds a replica
+//! `listener` accepts; `server` (HTTP/1.1) and `http2` watch connections; `service` walks a request through its phases; `forward` finds a replica
 //! that answers; `relay` passes the answer on, byte for byte. One data path serves every endpoint, so that leaving
 //! clients, errors and accounting behave alike on all of them.
 mod answer;
@@ -8,15 +8,22 @@ mod body;
 mod exchange;
 mod forward;
 mod head;
+mod http2;
+mod inherit;
+mod listener;
 mod models;
+mod proxy_protocol;
 mod relay;
 mod server;
 mod service;
 mod stored;
+mod stream;
+mod tls;
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
@@ -27,7 +34,8 @@ use crate::fleet::{self, Fleet};
 use crate::routing::Tick;
 use crate::telemetry::{AccessLog, Metrics};
 
-use server::Listener;
+pub use inherit::Inherited;
+use listener::Listener;
 use stored::StoredResponses;
 
 /// What is in force at one moment: a configuration, and the fleet it describes.
@@ -47,6 +55,9 @@ pub struct Proxy {
     metrics: Arc<Metrics>,
     access_log: AccessLog,
     stored: StoredResponses,
+    /// It is shutting down, and says so.
+    leaving: AtomicBool,
+    /// It takes no connections any more.
     draining: watch::Sender<bool>,
 }
 
@@ -71,6 +82,7 @@ impl Proxy {
             started: Instant::now(),
             metrics,
             access_log,
+            leaving: AtomicBool::new(false),
             draining: watch::Sender::new(false),
         }))
     }
@@ -111,11 +123,22 @@ impl Proxy {
 
     /// Whether it is shutting down.
     pub fn draining(&self) -> bool {
-        *self.draining.borrow()
+        self.leaving.load(Ordering::Acquire)
+    }
+
+    /// Whether another process may listen beside this one, to take over (`listen[].reuse_port`).
+    pub fn shares_ports(&self) -> bool {
+        self.snapshot().config.listen.iter().any(|listen| listen.reuse_port)
+    }
+
+    /// Is ready no more, and answers tell clients to go elsewhere; connections are still accepted.
+    pub fn leave(&self) {
+        self.leaving.store(true, Ordering::Release);
     }
 
     /// Stops accepting, closes idle connections, and lets open requests end.
     pub fn drain(&self) {
+        self.leave();
         self.draining.send_replace(true);
     }
 }
@@ -148,16 +171,16 @@ impl Drop for Running {
     }
 }
 
-/// Binds every listener and starts to serve, and to probe the replicas.
+/// Opens every listener (or takes it from `inherited`) and starts to serve, and to probe the replicas.
 ///
 /// # Errors
-/// When an address can't be bound; the message names it.
-pub fn start(proxy: Arc<Proxy>) -> io::Result<Running> {
+/// When an address can't be bound or its certificate can't be read; the message names it.
+pub fn start(proxy: Arc<Proxy>, inherited: &mut Inherited) -> io::Result<Running> {
     let mut bound = Vec::new();
     let snapshot = proxy.snapshot();
-    for address in &snapshot.config.listen {
-        let listener = Listener::bind(*address)
-            .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))?;
+    for settings in &snapshot.config.listen {
+        let listener = Listener::open(settings, inherited, &proxy.metrics)
+            .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {settings}: {error}")))?;
         bound.push(listener);
     }
     let addresses = bound.iter().map(Listener::address).collect();

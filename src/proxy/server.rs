@@ -1,102 +1,30 @@
-//! Listeners and client connections: accepting, the timers that end silent clients, and draining.
+//! One client connection that speaks HTTP/1.1: the timers that end silent clients, and draining.
 //!
 //! hyper speaks HTTP; the timers are ours, because they must tell three silences apart: a client that never began a
 //! head, one that stopped within it (408), and one that is merely between two requests.
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::Request;
+use http::{HeaderValue, Request, header};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::answer::Never;
+use super::listener::Client;
+use super::stream::Stream;
 use super::{Proxy, service};
 
-/// Connections the kernel may hold for us before they are accepted.
-const BACKLOG: i32 = 4_096;
 /// How long a closed connection is read on, so that the client sees our last answer instead of a reset.
-const LINGER: Duration = Duration::from_secs(1);
-
-/// A bound listener.
-#[derive(Debug)]
-pub struct Listener {
-    socket: TcpListener,
-    address: SocketAddr,
-}
-
-impl Listener {
-    /// Binds; port 0 takes any.
-    pub fn bind(address: SocketAddr) -> io::Result<Self> {
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-        socket.set_reuse_address(true)?;
-        socket.set_nonblocking(true)?;
-        socket.bind(&address.into())?;
-        socket.listen(BACKLOG)?;
-        let socket = TcpListener::from_std(socket.into())?;
-        let address = socket.local_addr()?;
-        Ok(Self { socket, address })
-    }
-
-    /// Where it listens.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// Accepts and serves until the proxy drains and every connection has ended.
-    pub async fn serve(self, proxy: Arc<Proxy>) {
-        let places = Arc::new(Semaphore::new(proxy.snapshot().config.limits.connections));
-        let mut draining = proxy.draining.subscribe();
-        let mut connections = JoinSet::new();
-        loop {
-            let accepted = tokio::select! {
-                _ = draining.wait_for(|draining| *draining) => break,
-                Some(_) = connections.join_next() => continue,
-                accepted = accept(&self.socket, &places) => accepted,
-            };
-            match accepted {
-                Ok((stream, client, place)) => {
-                    let proxy = proxy.clone();
-                    connections.spawn(async move {
-                        proxy.metrics.accepted.inc();
-                        proxy.metrics.connections.inc();
-                        serve_connection(&proxy, stream, client).await;
-                        proxy.metrics.connections.dec();
-                        drop(place);
-                    });
-                }
-                Err(error) => {
-                    // Out of file descriptors, most likely: the ones that end make room.
-                    tracing::warn!(%error, "cannot accept connections");
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                }
-            }
-        }
-        drop(self.socket);
-        while connections.join_next().await.is_some() {}
-    }
-}
-
-async fn accept(
-    socket: &TcpListener,
-    places: &Arc<Semaphore>,
-) -> io::Result<(TcpStream, SocketAddr, tokio::sync::OwnedSemaphorePermit)> {
-    let place = places.clone().acquire_owned().await.map_err(io::Error::other)?;
-    let (stream, client) = socket.accept().await?;
-    Ok((stream, client, place))
-}
+pub const LINGER: Duration = Duration::from_secs(1);
 
 /// What a connection is doing, for its timers: written by its socket and its requests, read by its task.
 #[derive(Debug)]
@@ -104,6 +32,8 @@ pub struct Activity {
     origin: Instant,
     /// Milliseconds since `origin` × 4 + state.
     word: AtomicU64,
+    /// Requests being answered; more than one only in HTTP/2.
+    open: AtomicUsize,
 }
 
 const WAITING: u64 = 0;
@@ -113,8 +43,14 @@ const BUSY: u64 = 2;
 const NEW: u64 = 3;
 
 impl Activity {
-    fn new() -> Arc<Self> {
-        Arc::new(Self { origin: Instant::now(), word: AtomicU64::new(NEW) })
+    /// A connection on which nothing has happened.
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self { origin: Instant::now(), word: AtomicU64::new(NEW), open: AtomicUsize::new(0) })
+    }
+
+    /// Since when no request is being answered; `None` while one is.
+    pub fn idle_since(&self) -> Option<Instant> {
+        (self.open.load(Ordering::Acquire) == 0).then(|| self.state().1)
     }
 
     fn set(&self, state: u64) {
@@ -134,7 +70,8 @@ impl Activity {
     }
 
     /// A request has begun; it is busy until the returned guard is dropped.
-    fn busy(self: &Arc<Self>) -> Busy {
+    pub fn busy(self: &Arc<Self>) -> Busy {
+        self.open.fetch_add(1, Ordering::AcqRel);
         self.set(BUSY);
         Busy(self.clone())
     }
@@ -147,12 +84,13 @@ pub struct Busy(Arc<Activity>);
 impl Drop for Busy {
     fn drop(&mut self) {
         self.0.set(WAITING);
+        self.0.open.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
 /// The client's socket, which notes when bytes arrive.
 struct Watched {
-    stream: TcpStream,
+    stream: Stream,
     activity: Arc<Activity>,
 }
 
@@ -199,16 +137,20 @@ enum End {
     Silent,
 }
 
-async fn serve_connection(proxy: &Arc<Proxy>, stream: TcpStream, client: SocketAddr) {
+/// Serves a client that speaks HTTP/1.1, until either side is done.
+pub async fn serve_connection(proxy: &Arc<Proxy>, stream: Stream, client: Client) {
     let config = proxy.snapshot().config.clone();
     let (timeouts, limits) = (&config.timeouts, &config.limits);
-    let _ = stream.set_nodelay(true);
-    // A client that takes none of its answer is ended by the kernel: hyper can't see it while its buffer is full.
-    let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(timeouts.idle));
     let activity = Activity::new();
     let service = service_fn(|request: Request<Incoming>| {
-        let busy = activity.busy();
-        Box::pin(service::handle(proxy.clone(), busy, client, request))
+        let (busy, proxy) = (activity.busy(), proxy.clone());
+        Box::pin(async move {
+            let mut answer = service::handle(proxy.clone(), busy, client, request).await?;
+            if proxy.draining() {
+                answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, Never>(answer)
+        })
     });
     let mut connection = http1::Builder::new()
         .header_read_timeout(None)
@@ -244,21 +186,30 @@ async fn serve_connection(proxy: &Arc<Proxy>, stream: TcpStream, client: SocketA
             }
             _ = draining.wait_for(|draining| *draining), if !drained => {
                 drained = true;
-                Pin::new(&mut connection).graceful_shutdown();
+                // A request that has begun to arrive is answered; its answer says that it is the last.
+                if matches!(activity.state().0, WAITING | BUSY) {
+                    Pin::new(&mut connection).graceful_shutdown();
+                }
             }
         }
     };
     let mut stream = connection.into_parts().io.into_inner().stream;
     if matches!(end, End::SlowHead) {
-        let head = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
-        let _ = tokio::time::timeout(LINGER, stream.write_all(head)).await;
+        say_too_slow(&mut stream).await;
     }
     linger(stream).await;
 }
 
+/// 408: a head stopped half-way.
+pub async fn say_too_slow(stream: &mut Stream) {
+    let head = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+    let _ = tokio::time::timeout(LINGER, stream.write_all(head)).await;
+    let _ = stream.flush().await;
+}
+
 /// Says goodbye, then reads on for a moment: closing with unread bytes would reset the connection under the answer.
-async fn linger(mut stream: TcpStream) {
-    if stream.shutdown().await.is_err() {
+pub async fn linger(mut stream: Stream) {
+    if !matches!(tokio::time::timeout(LINGER, stream.shutdown()).await, Ok(Ok(()))) {
         return;
     }
     let drain = async {

@@ -1,7 +1,6 @@
 //! One request, phase by phase: head → read → admit → key → decide → connect → send → first byte → relay.
 //!
 //! Each step either goes on or ends in a [`Problem`]; problems become answers in one place.
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -14,6 +13,7 @@ use super::body;
 use super::exchange::Exchange;
 use super::forward::{self, Answered, Outgoing};
 use super::head;
+use super::listener::Client;
 use super::models;
 use super::relay::{self, Relay};
 use super::server::Busy;
@@ -45,12 +45,12 @@ struct Admitted {
 pub async fn handle(
     proxy: Arc<Proxy>,
     busy: Busy,
-    client: SocketAddr,
+    client: Client,
     request: Request<Incoming>,
 ) -> Result<Response<AnswerBody>, Never> {
     let (head, incoming) = request.into_parts();
     let request_id = head::request_id(&head.headers);
-    let mut exchange = Exchange::begin(proxy, request_id.clone(), client, head.method.clone());
+    let mut exchange = Exchange::begin(proxy, request_id.clone(), client.address, head.method.clone());
     let path = head.uri.path().to_owned();
     let route = api::find(&head.method, &path);
     let family = family_of(&route, &head.headers);
@@ -90,7 +90,7 @@ async fn way(
     route: Route<'_>,
     head: request::Parts,
     incoming: Incoming,
-    client: SocketAddr,
+    client: Client,
 ) -> Result<Reply, Problem> {
     let snapshot = exchange.snapshot().clone();
     let Snapshot { config, fleet } = &*snapshot;
@@ -273,7 +273,7 @@ async fn send(
     endpoint: &'static Endpoint,
     head: request::Parts,
     admitted: Admitted,
-    client: SocketAddr,
+    client: Client,
 ) -> Result<Reply, Problem> {
     let Admitted { pool, body, decoded, session, pinned, sequences } = admitted;
     exchange.in_pool(&pool);
@@ -290,7 +290,8 @@ async fn send(
         Policy::HeaderHash { header, .. } => head.headers.get(header).map(|value| xxh3_64(value.as_bytes())),
         _ => None,
     };
-    let mut headers = head::to_replica(head.headers, client, exchange.request_id());
+    let trusted = &exchange.snapshot().config.trusted_proxies;
+    let mut headers = head::to_replica(head.headers, client, trusted, exchange.request_id());
     if decoded {
         headers.remove(header::CONTENT_ENCODING);
     }
@@ -315,11 +316,11 @@ async fn stored_response(
     id: &str,
     head: request::Parts,
     body: Bytes,
-    client: SocketAddr,
+    client: Client,
 ) -> Result<Reply, Problem> {
     let snapshot = exchange.snapshot().clone();
     let place: Option<Place> = exchange.proxy().stored.find(id);
-    let headers = head::to_replica(head.headers, client, exchange.request_id());
+    let headers = head::to_replica(head.headers, client, &snapshot.config.trusted_proxies, exchange.request_id());
     let outgoing = Outgoing { method: head.method, target: head.uri, headers, body, seek: true };
     let request = routing::Request {
         sequences: 1,

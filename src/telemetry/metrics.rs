@@ -79,7 +79,13 @@ families! {
     CONNECTIONS = "warmroute_client_connections" Gauge [] "Client connections open.";
     ACCEPTED = "warmroute_client_connections_accepted_total" Counter [] "Client connections accepted.";
     CLIENT_TIMEOUTS = "warmroute_client_timeouts_total" Counter ["timer"]
-        "Client connections ended by a timer: head, keep_alive, body.";
+        "Client connections ended by a timer: head, keep_alive, body; and HTTP/2 answers that their client did not take (stalled).";
+    HANDSHAKES_FAILED = "warmroute_client_handshakes_failed_total" Counter ["kind"]
+        "Client connections that ended before HTTP began: tls, proxy_protocol (a missing or malformed header).";
+    CERTIFICATE_EXPIRY = "warmroute_tls_certificate_expiry_timestamp_seconds" Gauge ["listen"]
+        "When the certificate in use on the listener expires, in seconds since 1970.";
+    CERTIFICATE_RELOADS = "warmroute_tls_certificate_reloads_total" Counter ["listen", "result"]
+        "Changed certificate files taken into use (ok), or found wanting while the one before stays in use (failed).";
     LOG_DROPPED = "warmroute_access_log_dropped_total" Counter [] "Access-log lines dropped because the writer was behind.";
 }
 
@@ -154,6 +160,11 @@ pub struct Metrics {
     pub accepted: IntCounter,
     /// Client connections ended by a timer: timer.
     pub client_timeouts: IntCounterVec,
+    /// Client connections that ended before HTTP began: kind.
+    pub handshakes_failed: IntCounterVec,
+    certificate_expiry: IntGaugeVec,
+    /// Changed certificate files: listen, result.
+    pub certificate_reloads: IntCounterVec,
     /// Access-log lines dropped.
     pub log_dropped: IntCounter,
     _build: GaugeVec,
@@ -191,6 +202,9 @@ impl Metrics {
             connections: build!(r, single IntGauge, CONNECTIONS),
             accepted: build!(r, single IntCounter, ACCEPTED),
             client_timeouts: build!(r, IntCounterVec, CLIENT_TIMEOUTS),
+            handshakes_failed: build!(r, IntCounterVec, HANDSHAKES_FAILED),
+            certificate_expiry: build!(r, IntGaugeVec, CERTIFICATE_EXPIRY),
+            certificate_reloads: build!(r, IntCounterVec, CERTIFICATE_RELOADS),
             log_dropped: build!(r, single IntCounter, LOG_DROPPED),
             _build: build,
         })
@@ -233,6 +247,14 @@ impl Metrics {
     /// Sets a pool's binding gauge.
     pub fn set_bindings(&self, pool: &str, bindings: usize) {
         self.bindings.with_label_values(&[pool]).set(i64::try_from(bindings).unwrap_or(i64::MAX));
+    }
+
+    /// Sets when a listener's certificate expires; unknown, the series goes.
+    pub fn set_certificate_expiry(&self, listen: &str, expires: Option<u64>) {
+        match expires.and_then(|seconds| i64::try_from(seconds).ok()) {
+            Some(seconds) => self.certificate_expiry.with_label_values(&[listen]).set(seconds),
+            None => drop(self.certificate_expiry.remove_label_values(&[listen])),
+        }
     }
 
     /// Sets the gauge of stored-response ids.
