@@ -26,8 +26,10 @@ use crate::telemetry::Metrics;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// What a handshake with the kernel may take that had begun when we stopped to listen.
 const HANDSHAKE: Duration = Duration::from_millis(250);
-/// Most time given to the queue of a listener that closes.
+/// What emptying a queue may take that is not filled any more…
 const LAST_LOOK: Duration = Duration::from_secs(2);
+/// …and one that is: who comes after that finds the port closed.
+const LAST_GLANCE: Duration = Duration::from_millis(10);
 
 /// Who is at the other end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,15 +147,15 @@ impl Listener {
         if self.inherited {
             return;
         }
-        let mut patience = Duration::from_millis(10);
+        let (mut patience, mut most) = (LAST_GLANCE, LAST_GLANCE);
         if self.settings.listen.reuse_port {
             // From here on new connections find the other process; those that are being opened still end up here.
             match refuse_new(&self.socket) {
-                Ok(()) => patience = HANDSHAKE,
+                Ok(()) => (patience, most) = (HANDSHAKE, LAST_LOOK),
                 Err(error) => tracing::warn!(%error, "new connections can't be kept off while the listener closes"),
             }
         }
-        let end = Instant::now() + LAST_LOOK;
+        let end = Instant::now() + most;
         while let Ok(accepted) = timeout_at(end.min(Instant::now() + patience), self.accept(places)).await {
             match accepted {
                 Ok(accepted) => self.spawn(connections, proxy, accepted),
