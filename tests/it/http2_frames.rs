@@ -106,7 +106,7 @@ fn status(code: u32) -> Vec<u8> {
     for digit in code.to_string().bytes().map(|digit| digit - b'0') {
         bits += &if digit < 3 { format!("{digit:05b}") } else { format!("{:06b}", 0b011001 + digit - 3) };
     }
-    while bits.len() % 8 != 0 {
+    while !bits.len().is_multiple_of(8) {
         bits.push('1');
     }
     let bytes =
