@@ -78,7 +78,7 @@ pub enum Cause {
     ExpectationFailed,
     /// The target is longer than `limits.uri`.
     UriTooLong,
-    /// More header fields than `limits.headers`.
+    /// The headers are longer than `limits.head`, or more than `limits.headers`.
     HeadTooLarge,
     /// The body is longer than `limits.body`.
     BodyTooLarge,

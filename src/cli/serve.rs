@@ -94,6 +94,8 @@ async fn serve(config: Config, mut inherited: Inherited) -> std::io::Result<()> 
     if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
         tracing::warn!(%error, "the limit of open files stays as it is");
     }
+    // Before anything listens: whoever sees that it does may send a signal, and the system's default is to die.
+    let mut signals = Signals::new()?;
     let proxy = Proxy::new(config, Some(Box::new(std::io::stdout())))?;
     let admin = match &proxy.snapshot().config.admin {
         Some(settings) => Some(admin::start(settings, proxy.clone(), &mut inherited)?),
@@ -110,10 +112,10 @@ async fn serve(config: Config, mut inherited: Inherited) -> std::io::Result<()> 
     }
     drop(inherited);
 
-    let mut signals = Signals::new()?;
     lifecycle::ready();
     signals.next().await;
     lifecycle::end(&proxy, running, admin, &mut signals).await;
+    proxy.flush_access_log();
     Ok(())
 }
 

@@ -120,9 +120,21 @@ fn logging(root: &Item) -> Logging {
     }
 }
 
+fn health(pool: &Item) -> Health {
+    let (item, d) = (pool.get("health"), Health::default());
+    Health {
+        path: or(item, "path", d.path),
+        interval: or(item, "interval", d.interval),
+        timeout: or(item, "timeout", d.timeout),
+        unhealthy_after: or(item, "unhealthy_after", d.unhealthy_after),
+        healthy_after: or(item, "healthy_after", d.healthy_after),
+    }
+}
+
 fn pools(root: &Item, errors: &mut Errors) -> Option<Vec<Pool>> {
     let items = root.items("pools");
-    let mut across = Across { errors, names: HashMap::new(), paths: HashMap::new(), replicas: Vec::new() };
+    let mut across =
+        Across { errors, names: HashMap::new(), paths: HashMap::new(), replicas: Vec::new(), probes: HashMap::new() };
     // All are looked at, also after one that is wrong.
     let pools: Vec<_> = items.iter().map(|item| across.pool(item, items.len())).collect();
     pools.into_iter().collect::<Option<Vec<_>>>().filter(|pools| !pools.is_empty())
@@ -134,6 +146,8 @@ struct Across<'a> {
     names: HashMap<Arc<str>, (String, Place)>,
     paths: HashMap<Arc<str>, (String, Place)>,
     replicas: Vec<(Replica, String, Place)>,
+    /// How a replica is probed: it is probed once, whichever pools it stands in.
+    probes: HashMap<Arc<str>, (Health, String, Place)>,
 }
 
 impl Across<'_> {
@@ -152,7 +166,8 @@ impl Across<'_> {
             replicas.push(replica);
         }
         let paths = self.unique_paths(item);
-        let (health, d) = (item.get("health"), Health::default());
+        let health = health(item);
+        self.one_probe(item, &replicas, &health);
         let models = models?;
         let name = match &models {
             Models::Any => "any".into(),
@@ -169,13 +184,7 @@ impl Across<'_> {
             replicas,
             paths,
             request_encoding: or(Some(item), "request_encoding", RequestEncoding::Decode),
-            health: Health {
-                path: or(health, "path", d.path),
-                interval: or(health, "interval", d.interval),
-                timeout: or(health, "timeout", d.timeout),
-                unhealthy_after: or(health, "unhealthy_after", d.unhealthy_after),
-                healthy_after: or(health, "healthy_after", d.healthy_after),
-            },
+            health,
         })
     }
 
@@ -254,6 +263,26 @@ impl Across<'_> {
             paths.push(path);
         }
         paths
+    }
+
+    /// Replicas of several pools have one `health` in all of them: the other would be without effect.
+    fn one_probe(&mut self, pool: &Item, replicas: &[Replica], health: &Health) {
+        let at = pool.get("health").unwrap_or(pool);
+        for replica in replicas {
+            match self.probes.get(&replica.id) {
+                Some((first, path, place)) if first != health => {
+                    let problem =
+                        format!("replica `{}` also stands in {path} ({place}), with another `health`", replica.id);
+                    let remedy = "a replica is probed in one way: write the same `health` in both pools";
+                    self.errors.push(Error::new(at.place, &format!("{}.health", pool.path), problem, remedy));
+                    return;
+                }
+                Some(_) => {}
+                None => {
+                    self.probes.insert(replica.id.clone(), (health.clone(), pool.path.clone(), at.place));
+                }
+            }
+        }
     }
 
     fn policy(&mut self, pool: &Item) -> Option<Policy> {

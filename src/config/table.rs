@@ -171,7 +171,7 @@ pub(super) static TABLE: &[Key] = &[
     key("pools[].request_encoding", one_of(RequestEncoding::NAMES), Value("decode"), LIVE, "pass",
         "Compressed request bodies: `decode` gzip and zstd for the engine, or `pass` them on as they are, unparsed."),
     key("pools[].health", MAP, Words("its keys' defaults"), LIVE, "{ interval: 5s }",
-        "The active probe of each replica."),
+        "The active probe of each replica. Pools that share a replica must agree on it."),
     key("pools[].health.path", PATH, Value("/health"), LIVE, "/healthz",
         "What is asked for (GET), after the replica's base path; any 2xx is healthy."),
     key("pools[].health.interval", time(10, HOUR), Value("2s"), LIVE, "5s",

@@ -23,6 +23,10 @@ use crate::config::ReplicaUrl;
 /// Idle connections kept for one replica; more are closed as they come back.
 const MAX_IDLE: usize = 1_024;
 
+/// Most that is read from a replica at once, and so what a client that does not read makes us hold of its answer (a
+/// few of these). Also the largest response head.
+const READ: usize = 64 * 1024;
+
 /// Why no connection could be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
@@ -126,7 +130,7 @@ impl Connections {
                 None => Wire::Plain(stream),
                 Some(tls) => tls.connect(stream).await.map_err(ConnectError::Tls)?,
             };
-            let (sender, connection) = http1::handshake(TokioIo::new(wire)).await?;
+            let (sender, connection) = http1::Builder::new().max_buf_size(READ).handshake(TokioIo::new(wire)).await?;
             // Its error reaches whoever waits for a response; nobody else needs it.
             let task = tokio::spawn(async move { drop(connection.await) }).abort_handle();
             Ok(Connection { sender, task })

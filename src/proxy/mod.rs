@@ -1,8 +1,9 @@
 //! A request's way through HTTP.
 //!
-//! `listener` accepts; `server` (HTTP/1.1) and `http2` watch connections; `service` walks a request through its phases; `forward` finds a replica
-//! that answers; `relay` passes the answer on, byte for byte. One data path serves every endpoint, so that leaving
-//! clients, errors and accounting behave alike on all of them.
+//! `listener` accepts; `server` (HTTP/1.1) and `http2` watch connections; `service` walks a request through its phases;
+//! `forward` finds a replica that answers; `relay` passes the answer on, byte for byte. One data path serves every
+//! endpoint, so that leaving clients, errors and accounting behave alike on all of them.
+mod admit;
 mod answer;
 mod body;
 mod exchange;
@@ -24,7 +25,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
@@ -37,6 +38,9 @@ use crate::telemetry::{AccessLog, Metrics};
 pub use inherit::Inherited;
 use listener::Listener;
 use stored::StoredResponses;
+
+/// How long the process's end waits for the access log.
+const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// What is in force at one moment: a configuration, and the fleet it describes.
 #[derive(Debug)]
@@ -134,6 +138,11 @@ impl Proxy {
     /// Is ready no more, and answers tell clients to go elsewhere; connections are still accepted.
     pub fn leave(&self) {
         self.leaving.store(true, Ordering::Release);
+    }
+
+    /// Waits for the access log's last lines; call it when no request is open any more.
+    pub fn flush_access_log(&self) {
+        self.access_log.flush(LAST_LINES);
     }
 
     /// Stops accepting, closes idle connections, and lets open requests end.

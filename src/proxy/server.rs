@@ -25,6 +25,8 @@ use super::{Proxy, service};
 
 /// How long a closed connection is read on, so that the client sees our last answer instead of a reset.
 pub const LINGER: Duration = Duration::from_secs(1);
+/// Pause between two looks at a connection's timers, at least: one of a millisecond must not keep a core busy.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// What a connection is doing, for its timers: written by its socket and its requests, read by its task.
 #[derive(Debug)]
@@ -160,7 +162,9 @@ pub async fn serve_connection(proxy: &Arc<Proxy>, stream: Stream, client: Client
 
     let mut draining = proxy.draining.subscribe();
     let mut drained = false;
-    let timer = tokio::time::sleep_until(Instant::now() + timeouts.head);
+    // A head may begin at any time, and an answer end: looking as often as the shorter timer misses neither.
+    let look = timeouts.head.min(timeouts.keep_alive).max(LOOK);
+    let timer = tokio::time::sleep_until(Instant::now() + look);
     tokio::pin!(timer);
     let end = loop {
         tokio::select! {
@@ -175,14 +179,13 @@ pub async fn serve_connection(proxy: &Arc<Proxy>, stream: Stream, client: Client
                     WAITING => (timeouts.keep_alive, End::Silent),
                     _ => (Duration::MAX, End::Done),
                 };
-                let deadline = since.checked_add(most).unwrap_or(now + timeouts.head);
+                let deadline = since.checked_add(most).unwrap_or(now + look);
                 if state != BUSY && now >= deadline {
                     let label = if state == WAITING { "keep_alive" } else { "head" };
                     proxy.metrics.client_timeouts.with_label_values(&[label]).inc();
                     break end;
                 }
-                // A head may begin at any time, so the next look is never later than the shorter timer.
-                timer.as_mut().reset(deadline.min(now + timeouts.head));
+                timer.as_mut().reset(deadline.min(now + look));
             }
             _ = draining.wait_for(|draining| *draining), if !drained => {
                 drained = true;

@@ -8,6 +8,7 @@ use http::{HeaderMap, Request, Response, header, request};
 use hyper::body::Incoming;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::admit::{self, Admitted, admit, model_not_found};
 use super::answer::{self, AnswerBody, Never, Problem, X_REQUEST_ID};
 use super::body;
 use super::exchange::Exchange;
@@ -17,11 +18,12 @@ use super::listener::Client;
 use super::models;
 use super::relay::{self, Relay};
 use super::server::Busy;
-use super::{Proxy, Snapshot, stored::Place};
-use crate::api::{self, Body, Cause, Endpoint, Family, Hints, ModelName, Phase, Route, Source};
-use crate::config::{Policy, RequestEncoding};
-use crate::fleet::{Fleet, Pool};
-use crate::routing::{self, SessionKey};
+use super::stored::Place;
+use super::{Proxy, Snapshot};
+use crate::api::{self, Cause, Endpoint, Family, Phase, Route, Source};
+use crate::config::Policy;
+use crate::fleet::Pool;
+use crate::routing;
 
 /// What a request comes to.
 enum Reply {
@@ -29,16 +31,6 @@ enum Reply {
     Engine { answered: Box<Answered>, pool: Arc<Pool>, stores: bool },
     /// The router's own.
     Own(Response<Bytes>),
-}
-
-/// A request that knows its pool.
-struct Admitted {
-    pool: Arc<Pool>,
-    body: Bytes,
-    decoded: bool,
-    session: Option<(SessionKey, Source)>,
-    pinned: Option<Arc<str>>,
-    sequences: u32,
 }
 
 /// Answers one request; every failure is an answer.
@@ -142,131 +134,6 @@ async fn way(
     send(exchange, endpoint, head, admitted, client).await
 }
 
-impl Admitted {
-    fn opaque(pool: Arc<Pool>, body: Bytes) -> Self {
-        Self { pool, body, decoded: false, session: None, pinned: None, sequences: 1 }
-    }
-}
-
-/// Which pool, which session: reads of the body what these questions need, and nothing when the head answers them.
-async fn admit(
-    proxy: &Proxy,
-    snapshot: &Snapshot,
-    endpoint: &Endpoint,
-    headers: &HeaderMap,
-    received: Bytes,
-) -> Result<Admitted, Problem> {
-    let fleet = &snapshot.fleet;
-    let only = fleet.only_pool();
-    let keyed = |pool: &Pool| matches!(pool.settings().policy, Policy::SessionSticky(_)) && !endpoint.load_only;
-    let from_head = |pool: &Pool| {
-        let session = &pool.settings().session;
-        api::key_from_head(session, api::scope(session, headers), headers)
-    };
-    let coding = match only {
-        Some(pool) if pool.settings().request_encoding == RequestEncoding::Pass => None,
-        _ => body::coding(headers)?,
-    };
-    let passes_encoded = coding.is_none() && headers.contains_key(header::CONTENT_ENCODING) && only.is_some();
-
-    // One pool for any model, and a key in the head (or none wanted): the body is nobody's business.
-    if let Some(pool) = only
-        && (passes_encoded || pool.any_model() && coding.is_none())
-    {
-        let session = if keyed(pool) { from_head(pool) } else { None };
-        if passes_encoded || !keyed(pool) || session.is_some() && endpoint.family != Family::Responses {
-            return Ok(Admitted { session, ..Admitted::opaque(pool.clone(), received) });
-        }
-    }
-
-    let plain = match coding {
-        Some(coding) => body::decode(received.clone(), coding, &snapshot.config.limits).await?,
-        None => received.clone(),
-    };
-    let boundary = if endpoint.body == Body::Form { api::boundary(headers) } else { None };
-    let hints = match (endpoint.body, &boundary) {
-        (Body::Form, Some(boundary)) => match api::read_form(&plain, boundary).await {
-            Ok(model) => Ok(Hints { model, sequences: 1, ..Hints::default() }),
-            Err(error) => Err(format!("the form can't be read: {error}")),
-        },
-        (Body::Form, None) => Err("the body must be multipart/form-data with a boundary".to_owned()),
-        _ => api::read(&plain).map_err(|error| format!("the body is not a JSON object: {error}")),
-    };
-    let unread = hints.as_ref().err().cloned();
-    let hints = hints.unwrap_or_else(|_| Hints { sequences: 1, ..Hints::default() });
-    let pool = pool_for(proxy, fleet, hints.model.as_ref(), unread)?;
-
-    let settings = pool.settings();
-    let session = if keyed(pool) {
-        api::key_from_body(&settings.session, api::scope(&settings.session, headers), headers, &plain, &hints)
-    } else {
-        None
-    };
-    let previous = hints.previous_response_id.as_deref().and_then(|id| proxy.stored.find(id));
-    let pinned = previous.filter(|place| place.pool == *pool.name()).map(|place| place.replica);
-
-    let pass = settings.request_encoding == RequestEncoding::Pass;
-    let decoded = coding.is_some() && !pass;
-    let mut body = if pass { received } else { plain.clone() };
-    if let (Some(asked), Some(model)) = (&hints.model, pool.model())
-        && asked.name != **model
-    {
-        if coding.is_some() && pass {
-            let message = "an alias can't be replaced in a compressed body that is passed on (request_encoding: pass)";
-            return Err(Problem::new(Cause::UnsupportedEncoding, Phase::Admit, message));
-        }
-        if asked.range.is_empty() {
-            let message = format!("the alias can't be replaced in this form: send the model as `{model}`");
-            return Err(Problem::new(Cause::BadBody, Phase::Admit, message));
-        }
-        body = match endpoint.body {
-            Body::Json => api::replace_model(&plain, &asked.range, model),
-            _ => api::replace_field(&plain, &asked.range, model),
-        };
-    }
-    Ok(Admitted { pool: pool.clone(), body, decoded, session, pinned, sequences: hints.sequences })
-}
-
-/// The pool that serves the model. With one pool only, a body that names none, or can't be read, goes there: the engine
-/// judges it.
-fn pool_for<'a>(
-    proxy: &Proxy,
-    fleet: &'a Fleet,
-    model: Option<&ModelName<'_>>,
-    unread: Option<String>,
-) -> Result<&'a Arc<Pool>, Problem> {
-    if let Some(pool) = fleet.only_pool() {
-        if let Some(cause) = unread {
-            proxy.metrics.unparsed.with_label_values(&[pool.name(), "unreadable"]).inc();
-            tracing::debug!(pool = %pool.name(), cause, "a body passes unparsed");
-            return Ok(pool);
-        }
-        if pool.any_model() || model.is_none() {
-            return Ok(pool);
-        }
-    }
-    match (model, unread) {
-        (Some(model), _) => fleet.pool_of(&model.name).ok_or_else(|| model_not_found(fleet, &model.name)),
-        (None, Some(cause)) => Err(Problem::new(Cause::BadBody, Phase::Admit, cause)),
-        (None, None) => {
-            let message = format!("`model` is required: this router serves several; {}", served(fleet));
-            Err(Problem::new(Cause::ModelRequired, Phase::Admit, message))
-        }
-    }
-}
-
-fn served(fleet: &Fleet) -> String {
-    let names: Vec<String> =
-        fleet.pools().iter().filter_map(|pool| pool.model()).map(|model| format!("`{model}`")).collect();
-    format!("it is one of {}", names.join(", "))
-}
-
-fn model_not_found(fleet: &Fleet, name: &str) -> Problem {
-    let shown: String = name.chars().take(100).collect();
-    let message = format!("the model `{shown}` does not exist here; {}", served(fleet));
-    Problem::new(Cause::ModelNotFound, Phase::Admit, message)
-}
-
 /// Decides, sends, and waits for the answer's head.
 async fn send(
     exchange: &mut Exchange,
@@ -277,7 +144,7 @@ async fn send(
 ) -> Result<Reply, Problem> {
     let Admitted { pool, body, decoded, session, pinned, sequences } = admitted;
     exchange.in_pool(&pool);
-    if matches!(pool.settings().policy, Policy::SessionSticky(_)) && !endpoint.load_only {
+    if admit::keyed(&pool, endpoint) {
         let source = match (&session, &pinned) {
             (Some((_, source)), _) => *source,
             (None, Some(_)) => Source::PreviousResponse,

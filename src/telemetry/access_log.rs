@@ -12,6 +12,8 @@ use serde::{Serialize, Serializer};
 
 /// Lines that may wait for the writer.
 const QUEUE: usize = 8_192;
+/// Bytes gathered for one write.
+const WRITE: usize = 64 * 1024;
 
 /// What is written of one request. Durations are in milliseconds. Absent values are left out.
 #[derive(Debug, Clone, Serialize)]
@@ -92,10 +94,18 @@ impl Record {
     }
 }
 
+/// What goes through the queue.
+#[derive(Debug)]
+enum Entry {
+    Line(Box<Record>),
+    /// Everything before it has been written when this sender is dropped.
+    Flush(SyncSender<()>),
+}
+
 /// Where records are sent. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct AccessLog {
-    queue: Option<SyncSender<Record>>,
+    queue: Option<SyncSender<Entry>>,
     dropped: Option<IntCounter>,
 }
 
@@ -110,21 +120,29 @@ impl AccessLog {
     /// # Errors
     /// When the thread can't be started.
     pub fn start(json: bool, dropped: IntCounter, mut out: impl Write + Send + 'static) -> std::io::Result<Self> {
-        let (queue, records) = sync_channel::<Record>(QUEUE);
+        let (queue, entries) = sync_channel::<Entry>(QUEUE);
         std::thread::Builder::new().name("access-log".into()).spawn(move || {
             let mut lines = Vec::with_capacity(4096);
-            while let Ok(record) = records.recv() {
+            while let Ok(first) = entries.recv() {
                 lines.clear();
-                record.write(json, &mut lines);
+                let mut next = Some(first);
+                let mut flush = None;
                 // Whatever has gathered meanwhile goes out in the same write.
-                while lines.len() < 64 * 1024 {
-                    match records.try_recv() {
-                        Ok(record) => record.write(json, &mut lines),
-                        Err(_) => break,
+                while let Some(entry) = next.take() {
+                    match entry {
+                        Entry::Line(record) => record.write(json, &mut lines),
+                        Entry::Flush(done) => {
+                            flush = Some(done);
+                            break;
+                        }
+                    }
+                    if lines.len() < WRITE {
+                        next = entries.try_recv().ok();
                     }
                 }
                 // A closed stdout must not end the proxy.
                 let _ = out.write_all(&lines).and_then(|()| out.flush());
+                drop(flush);
             }
         })?;
         Ok(Self { queue: Some(queue), dropped: Some(dropped) })
@@ -135,10 +153,22 @@ impl AccessLog {
         self.queue.is_some()
     }
 
+    /// Waits until everything handed over so far is written, `patience` at most. For the process's end: it blocks.
+    pub fn flush(&self, patience: Duration) {
+        let (done, flushed) = sync_channel(0);
+        if let Some(queue) = &self.queue
+            && queue.try_send(Entry::Flush(done)).is_ok()
+        {
+            // Nothing is ever sent: the sender's end is the signal.
+            let _ = flushed.recv_timeout(patience);
+        }
+    }
+
     /// Hands a record over; never waits.
     pub fn send(&self, record: Record) {
         let Some(queue) = &self.queue else { return };
-        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = queue.try_send(record)
+        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) =
+            queue.try_send(Entry::Line(Box::new(record)))
             && let Some(dropped) = &self.dropped
         {
             dropped.inc();
@@ -171,6 +201,31 @@ mod tests {
             duration_ms: Duration::from_millis(2),
             error: Some("a \"quoted\"\nline".into()),
         }
+    }
+
+    #[derive(Clone, Default)]
+    struct Shared(Arc<parking_lot::Mutex<Vec<u8>>>);
+
+    impl Write for Shared {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_flush_waits_for_every_line_before_it() {
+        let out = Shared::default();
+        let dropped = IntCounter::new("dropped", "lines").unwrap();
+        let log = AccessLog::start(true, dropped, out.clone()).unwrap();
+        for _ in 0..1_000 {
+            log.send(record());
+        }
+        log.flush(Duration::from_secs(30));
+        assert_eq!(out.0.lock().iter().filter(|byte| **byte == b'\n').count(), 1_000);
     }
 
     #[test]

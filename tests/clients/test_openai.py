@@ -146,11 +146,19 @@ def test_an_engines_errors_pass(oai, both, status, kind):
     assert caught.value.status_code == status
 
 
-def test_a_stream_that_breaks_off_raises(oai, both):
-    both(cut_after_bytes=600, count=1)
-    with pytest.raises(openai.APIError) as caught:
-        list(oai.chat.completions.create(model="m", messages=MESSAGES, max_tokens=50, stream=True))
-    assert "replica" in str(caught.value) or "engine" in str(caught.value)
+def test_a_stream_that_breaks_off_raises(oai, router, both):
+    body = {"model": "m", "messages": MESSAGES, "max_tokens": 50, "stream": True}
+    whole = httpx.post(router[0] + "/v1/chat/completions", json=body).content
+    third = len(b"\n\n".join(whole.split(b"\n\n")[:3])) + 2
+    # Between two events, and inside one.
+    for cut in (third, third + 40):
+        both(cut_after_bytes=cut, count=1)
+        with pytest.raises((openai.APIError, json.JSONDecodeError)) as caught:
+            list(oai.chat.completions.create(**body))
+        if cut == third:
+            assert caught.type is openai.APIError
+            assert "replica" in str(caught.value), "it says who broke off"
+        both(clear=True)
 
 
 def test_retries_of_the_client_reach_the_other_replica(router, both):

@@ -115,6 +115,24 @@ async fn while_the_body_is_still_being_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_half_closed_client_counts_as_gone() {
+    for phase in [Phase::BeforeFirstByte, Phase::MidAnswer] {
+        let watch = Arc::new(Watch::default());
+        let upstream = engine(phase, watch.clone()).await;
+        let proxy = Proxy::start(&Config::new(Pool::model("m").at(upstream.address()))).await;
+        let mut client = proxy.client().await;
+        client.send(&chat(true, 1)).await;
+        if let Phase::MidAnswer = phase {
+            client.head().await;
+        }
+        wait_until("the engine has it", PATIENCE, || async { watch.arrived.load(Ordering::SeqCst) == 1 }).await;
+        client.half_close().await;
+        wait_until("the engine is told", RELEASE, || async { watch.gone.load(Ordering::SeqCst) == 1 }).await;
+        proxy.wait_in_flight(0, RELEASE).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_slow_connection_attempt_ends_with_the_client() {
     // A listener whose queue is full: connecting hangs until the connect timeout.
     let (full, _held) = full_listener();
@@ -127,23 +145,6 @@ async fn a_slow_connection_attempt_ends_with_the_client() {
     proxy.wait_in_flight(1, PATIENCE).await;
     drop(client);
     proxy.wait_in_flight(0, RELEASE).await;
-}
-
-/// A listener that never accepts, with its queue filled.
-fn full_listener() -> (std::net::SocketAddr, Vec<socket2::Socket>) {
-    use socket2::{Domain, Socket, Type};
-    let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-    listener.bind(&"127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap().into()).unwrap();
-    listener.listen(0).unwrap();
-    let address = listener.local_addr().unwrap().as_socket().unwrap();
-    let mut held = vec![listener];
-    for _ in 0..4 {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        socket.set_nonblocking(true).unwrap();
-        let _ = socket.connect(&address.into());
-        held.push(socket);
-    }
-    (address, held)
 }
 
 #[tokio::test(flavor = "multi_thread")]

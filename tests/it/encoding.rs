@@ -7,8 +7,8 @@ use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
 use crate::support::*;
 
-fn gzip(bytes: &[u8]) -> Vec<u8> {
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+pub fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(bytes).unwrap();
     encoder.finish().unwrap()
 }
@@ -17,7 +17,7 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
     compress_to_vec(bytes, CompressionLevel::Fastest)
 }
 
-fn compressed(encoding: &str, body: Vec<u8>) -> Request {
+pub fn compressed(encoding: &str, body: Vec<u8>) -> Request {
     Request::new("POST", "/v1/chat/completions")
         .header("content-type", "application/json")
         .header("content-encoding", encoding)
@@ -46,7 +46,7 @@ async fn gzip_and_zstd_are_decoded() {
         let answer = proxy.exchange(&compressed(encoding, body)).await;
         assert_eq!(answer.status(), 200, "{encoding}: {}", answer.text());
         let seen = upstream.seen("/v1/chat/completions");
-        assert_eq!(hash(&seen[turn].body), hash(&plain), "{encoding}");
+        assert!(seen[turn].body == plain, "{encoding}");
         assert_eq!(seen[turn].head.get("content-encoding"), None, "{encoding}");
     }
 }
@@ -70,8 +70,8 @@ async fn bombs_are_413_and_cost_no_memory() {
     let proxy = Proxy::start(&Config::new(Pool::model("m").at(upstream.address()))).await;
     assert_eq!(proxy.exchange(&chat(false, 1)).await.status(), 200);
     let before = proxy.process.resident();
-    // 300 MB of zeros, and 1 GiB of them.
-    let zeros = gzip(&vec![0; 300_000_000]);
+    // Over the limit by a little, and 1 GiB.
+    let zeros = gzip(&vec![0; 68 << 20]);
     for (what, request) in [
         ("gzip", compressed("gzip", zeros)),
         ("zstd", compressed("zstd", zstd_bomb(8_192))),

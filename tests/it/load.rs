@@ -77,7 +77,7 @@ async fn a_run_with_aborts_and_resets_ends_with_zero() {
         .at(mocks[0].address())
         .at(mocks[1].address())
         .at(resetting.address());
-    let proxy = Proxy::start(&Config::new(pool).with("logging: { level: warn, access: false }")).await;
+    let proxy = Proxy::start(&Config::new(pool).with("logging: { access: false }")).await;
 
     let address = proxy.address();
     let end = Instant::now() + Duration::from_secs(length);
@@ -135,7 +135,7 @@ async fn five_thousand_open_streams() {
     let mock = Mock::slow();
     mock.control(json!({"inter_token_ms": 600_000})).await;
     let pool = Pool::model("m").at(mock.address());
-    let proxy = Proxy::start(&Config::new(pool).with("logging: { level: warn, access: false }")).await;
+    let proxy = Proxy::start(&Config::new(pool).with("logging: { access: false }")).await;
     let empty = proxy.process.resident();
     let address = proxy.address();
     let mut openers = tokio::task::JoinSet::new();

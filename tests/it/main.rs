@@ -1,6 +1,7 @@
 //! The router and the mock as processes, over sockets. One binary, a module for each promise.
 mod support;
 
+mod access_log;
 mod admin;
 mod alias;
 mod audio;
@@ -12,6 +13,7 @@ mod errors;
 mod headers;
 mod http2;
 mod http2_frames;
+mod keys;
 mod load;
 mod metrics;
 mod models;
@@ -23,6 +25,7 @@ mod responses;
 mod reuse;
 mod secrets;
 mod sessions;
+mod strict;
 mod timeouts;
 mod tls;
 mod upgrade;

@@ -15,30 +15,40 @@ fn ids(answer: &Response) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_union_keeps_unknown_fields_and_has_no_doubles() {
-    let a = lists(json!([{"id": "m", "object": "model", "max_model_len": 4096, "x_vendor": {"deep": [1, 2]}},
-                         {"id": "m-lora", "object": "model", "parent": "m"}]))
-    .await;
-    let b = lists(json!([{"id": "m", "object": "model", "max_model_len": 4096, "x_vendor": {"deep": [1, 2]}}])).await;
+async fn the_union_has_each_askable_name_once_with_the_engines_fields() {
+    let deep = json!({"deep": [1, 2]});
+    let m = json!({"id": "m", "object": "model", "max_model_len": 4096, "x_vendor": deep});
+    // Field report D7: internal names and doubles in the list. A name that no pool answers to is not offered.
+    let a = lists(json!([{"id": "internal-name", "object": "model"}, m])).await;
+    let b = lists(json!([m])).await;
     let c = lists(json!([{"id": "other", "object": "model", "root": "/models/other"}])).await;
-    let config = Config::new(Pool::model("m").at(a.address()).at(b.address()))
-        .pool(Pool::model("other").replica(&format!("{{ id: c, url: \"http://{}\" }}", c.address())));
+    let config = Config::new(Pool::model("m").with("aliases: [short]").at(a.address()).at(b.address()))
+        .pool(Pool::model("other").replica(&format!("{{ id: c, url: \"{}\" }}", c.url())));
     let proxy = Proxy::start(&config).await;
     let first = proxy.exchange(&Request::get("/v1/models")).await;
     assert_eq!(first.status(), 200);
     assert_eq!(first.json()["object"], "list");
-    let mut listed = ids(&first);
-    assert_eq!(listed.iter().filter(|id| *id == "m").count(), 1);
-    let order = listed.clone();
-    listed.sort();
-    assert_eq!(listed, ["m", "m-lora", "other"]);
-    let data = first.json()["data"].as_array().unwrap().clone();
-    let m = data.iter().find(|model| model["id"] == "m").unwrap();
-    assert_eq!(m["x_vendor"], json!({"deep": [1, 2]}), "unknown fields are kept");
-    assert_eq!(m["max_model_len"], 4096);
-    for _ in 0..5 {
-        assert_eq!(ids(&proxy.exchange(&Request::get("/v1/models")).await), order, "the order is stable");
+    assert_eq!(ids(&first), ["m", "short", "other"]);
+    for entry in &first.json()["data"].as_array().unwrap()[..2] {
+        assert_eq!(entry["x_vendor"], deep, "unknown fields are kept: {entry}");
+        assert_eq!(entry["max_model_len"], 4096);
     }
+    for _ in 0..5 {
+        assert_eq!(proxy.exchange(&Request::get("/v1/models")).await.text(), first.text(), "the order is stable");
+    }
+    let one = proxy.exchange(&Request::get("/v1/models/other")).await;
+    assert_eq!((one.status(), one.json()["root"].as_str()), (200, Some("/models/other")));
+    assert_eq!(proxy.exchange(&Request::get("/v1/models/internal-name")).await.status(), 404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_router_that_takes_any_model_lists_all_of_them() {
+    let a = lists(json!([{"id": "m", "object": "model"}, {"id": "m-lora", "object": "model", "parent": "m"}])).await;
+    let b = lists(json!([{"id": "m", "object": "model"}, {"id": "n", "object": "model"}])).await;
+    let proxy = Proxy::start(&Config::new(Pool::any().at(a.address()).at(b.address()))).await;
+    let listed = proxy.exchange(&Request::get("/v1/models")).await;
+    assert_eq!(ids(&listed), ["m", "m-lora", "n"]);
+    assert_eq!(listed.json()["data"][1]["parent"], "m");
 }
 
 #[tokio::test(flavor = "multi_thread")]

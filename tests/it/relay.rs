@@ -26,7 +26,7 @@ async fn request_bodies_reach_the_engine_unchanged_up_to_the_limit() {
         let seen = upstream.seen("/v1/chat/completions");
         assert_eq!(seen.len(), turn + 1);
         assert_eq!(seen[turn].body.len(), size);
-        assert_eq!(hash(&seen[turn].body), hash(&request.body), "{size} bytes");
+        assert!(seen[turn].body == request.body, "{size} bytes");
     }
     proxy.load_is_zero().await;
 }
@@ -83,7 +83,7 @@ async fn chunked_requests_arrive_whole() {
     client.send_raw(&wire).await.unwrap();
     assert_eq!(client.head().await.status(), 200);
     let seen = upstream.only("/v1/chat/completions").await;
-    assert_eq!(hash(&seen.body), hash(&body));
+    assert!(seen.body == body);
     assert!(seen.head.all("content-length").len() + seen.head.all("transfer-encoding").len() == 1, "{:?}", seen.head);
 }
 
@@ -97,7 +97,7 @@ async fn responses_come_back_byte_for_byte() {
         let answer = proxy.exchange(&chat(false, 4)).await;
         assert!(answer.complete);
         assert_eq!(answer.body.len(), size);
-        assert_eq!(hash(&answer.body), hash(&body), "{size} bytes");
+        assert!(answer.body == body, "{size} bytes");
         proxy.load_is_zero().await;
     }
 }
@@ -127,7 +127,7 @@ async fn streams_of_any_bytes_come_back_byte_for_byte() {
         let proxy = Proxy::start(&config(&upstream)).await;
         let answer = proxy.exchange(&chat(true, 4)).await;
         assert!(answer.complete);
-        assert_eq!(hash(&answer.body), hash(&body), "chunks of {chunk}");
+        assert!(answer.body == body, "chunks of {chunk}");
     }
 }
 

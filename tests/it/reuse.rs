@@ -34,13 +34,36 @@ async fn an_engine_that_closes_idle_connections_is_not_noticed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mock_that_closes_idle_connections_is_not_noticed() {
     let mock = Mock::fast();
-    mock.control(json!({"close_idle_after_ms": 1})).await;
-    let proxy = Proxy::start(&Config::new(Pool::model("m").at(mock.address()))).await;
+    mock.control(json!({"close_idle_after_ms": 150})).await;
+    // The router would keep them for long: only the engine ends them.
+    let pool = Pool::model("m").at(mock.address()).with("health: { interval: 1h }");
+    let proxy = Proxy::start(&Config::new(pool).with("timeouts: { upstream_idle: 1h }")).await;
     let mut client = proxy.client().await;
-    for turn in 0..40 {
+    for turn in 0..10 {
+        let before = mock.stat("connections_total").await;
         let answer = client.exchange(&chat(false, 1)).await;
         assert_eq!(answer.status(), 200, "turn {turn}: {}", answer.text());
+        // One connection is left then: the one that asks.
+        let closed = || async { mock.stat("connections").await == 1 };
+        wait_until("the mock has closed its idle connections", PATIENCE, closed).await;
+        assert!(mock.stat("connections_total").await > before, "turn {turn}");
     }
+    proxy.load_is_zero().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_an_engine_resets_after_reading_it_is_not_sent_again() {
+    // It may have begun to generate: the client is told, and decides.
+    let mock = Mock::fast();
+    let pool = Pool::model("m").at(mock.address()).with("health: { interval: 1h }");
+    let proxy = Proxy::start(&Config::new(pool)).await;
+    assert_eq!(proxy.exchange(&chat(false, 1)).await.status(), 200);
+    mock.control(json!({"reset_on_reuse": true, "count": 1})).await;
+    let answer = proxy.exchange(&chat(false, 1)).await;
+    assert_eq!(answer.status(), 502, "{}", answer.text());
+    assert_eq!(answer.json()["error"]["code"], "no_answer");
+    assert_eq!(proxy.exchange(&chat(false, 1)).await.status(), 200);
+    proxy.load_is_zero().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -45,7 +45,7 @@ async fn planted_secrets_never_show() {
         half.body.truncate(half.body.len() / 2);
         proxy.exchange(&half).await;
         proxy
-            .exchange(&Request::get(&format!("/v1/unknown?key={CLIENT}")).header("x-request-id", "\"}\n{\"PLANTED\""))
+            .exchange(&Request::get(&format!("/v1/unknown?key={CLIENT}")).header("x-request-id", "\"} {\"PLANTED\""))
             .await;
 
         let token = format!("Bearer {ADMIN}");

@@ -136,3 +136,24 @@ async fn a_slow_stream_that_keeps_talking_is_never_ended() {
     assert!(answer.complete);
     assert!(!answer.text().contains("error"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_takes_too_long_goes_to_another_replica() {
+    let (full, _held) = full_listener();
+    let upstream = Upstream::fixed(200, &[], "{}").await;
+    let pool = Pool::model("m")
+        .at(full)
+        .at(upstream.address())
+        .with("policy: { type: round_robin }")
+        .with("health: { interval: 1h, timeout: 1h, unhealthy_after: 1000 }");
+    let proxy = Proxy::start(&Config::new(pool).with("timeouts: { connect: 400ms }")).await;
+    let start = Instant::now();
+    for _ in 0..2 {
+        let answer = proxy.exchange(&chat(false, 1)).await;
+        assert_eq!(answer.status(), 200, "{}", answer.text());
+    }
+    in_time(start, "one of two waited for the connection");
+    assert_eq!(proxy.metric("warmroute_connect_failures_total{replica=\"r0\"}").await, 1.0);
+    assert_eq!(upstream.seen("/v1/chat/completions").len(), 2);
+    proxy.load_is_zero().await;
+}

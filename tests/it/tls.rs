@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 use crate::support::*;
 
 /// A folder with an authority's `ca.pem` and a listener's `cert.pem` and `key.pem`.
-fn files(authority: &Authority) -> TempDir {
+pub fn files(authority: &Authority) -> TempDir {
     let folder = TempDir::new().unwrap();
     authority.issue("localhost").write(folder.path());
     std::fs::write(folder.path().join("ca.pem"), authority.pem()).unwrap();
@@ -16,12 +16,12 @@ fn files(authority: &Authority) -> TempDir {
 }
 
 /// A listener with these files; further keys of `tls` as written.
-fn listen(folder: &TempDir, more: &str) -> String {
+pub fn listen(folder: &TempDir, more: &str) -> String {
     let at = folder.path().display();
     format!("listen: [{{ address: 127.0.0.1:0, tls: {{ certificate: {at}/cert.pem, key: {at}/key.pem{more} }} }}]")
 }
 
-async fn client(proxy: &Proxy, config: rustls::ClientConfig) -> std::io::Result<Client> {
+pub async fn client(proxy: &Proxy, config: rustls::ClientConfig) -> std::io::Result<Client> {
     Ok(Client::on(tls_connect(proxy.address(), config).await?, proxy.address()))
 }
 
@@ -74,14 +74,7 @@ async fn old_versions_plain_text_and_silence_are_not_served() {
         .with(&listen(&folder, ", min_version: \"1.3\""))
         .with("timeouts: { head: 400ms }");
     let proxy = Proxy::start(&config).await;
-    let mut old = tls_client(&authority, None, &[]);
-    old.enable_sni = true;
-    let only12 = rustls::ClientConfig::builder_with_provider(old.crypto_provider().clone())
-        .with_protocol_versions(&[&rustls::version::TLS12])
-        .unwrap()
-        .with_root_certificates(rustls::RootCertStore::empty())
-        .with_no_client_auth();
-    assert!(client(&proxy, only12).await.is_err());
+    assert!(client(&proxy, tls12_client(&authority)).await.is_err());
     assert!(client(&proxy, tls_client(&authority, None, &[])).await.is_ok());
 
     let mut plain = proxy.client().await;

@@ -41,11 +41,11 @@ impl Connection {
         self.changed.notify_one();
     }
 
-    /// Returns when the connection has been idle for as long as `close_idle_after_ms` says.
+    /// Returns when the connection has served and has since been idle for as long as `close_idle_after_ms` says.
     async fn expired(&self, mut limit: watch::Receiver<Option<Duration>>) {
         loop {
             let after = *limit.borrow_and_update();
-            let Some(after) = after.filter(|_| !self.busy.load(Relaxed)) else {
+            let Some(after) = after.filter(|_| !self.busy.load(Relaxed) && self.served.load(Relaxed) > 0) else {
                 tokio::select! {
                     _ = limit.changed() => {}
                     () = self.changed.notified() => {}
@@ -113,7 +113,8 @@ async fn answer(
 ) -> Result<Response<MockBody>, Infallible> {
     let (parts, body) = request.into_parts();
     let path = parts.uri.path();
-    let counted = !(path == "/health" || path == "/metrics" || path.starts_with("/__"));
+    let watching = matches!(path, "/health" | "/health_generate" | "/ping" | "/metrics");
+    let counted = !watching && !path.starts_with("/__");
     let reused = connection.served.load(Relaxed) > 0;
     let mut guard = InFlight::begin(&mock, &connection, counted);
     let plan = if counted { mock.faults.plan(reused) } else { Plan::default() };

@@ -84,6 +84,15 @@ pub fn tls_client(trusted: &Authority, own: Option<&Pair>, alpn: &[&str]) -> Cli
     config
 }
 
+/// A client that speaks TLS 1.2 and nothing newer.
+pub fn tls12_client(trusted: &Authority) -> ClientConfig {
+    ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_protocol_versions(&[&rustls::version::TLS12])
+        .unwrap()
+        .with_root_certificates(trusted.roots())
+        .with_no_client_auth()
+}
+
 /// A handshake for the name `localhost`.
 pub async fn tls_connect(peer: SocketAddr, config: ClientConfig) -> std::io::Result<TlsStream<TcpStream>> {
     let stream = TcpStream::connect(peer).await?;

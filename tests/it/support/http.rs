@@ -211,6 +211,23 @@ impl Client {
         self.stream.write_all(bytes).await
     }
 
+    /// Closes the sending side only.
+    pub async fn half_close(&mut self) {
+        self.stream.shutdown().await.expect("an open connection");
+    }
+
+    /// The next head, even when it is only an interim one (1xx).
+    pub async fn interim(&mut self) -> Head {
+        loop {
+            if let Some(end) = find(&self.buffer, b"\r\n\r\n") {
+                let head = Head::parse(&self.buffer[..end]);
+                self.buffer.advance(end + 4);
+                return head;
+            }
+            assert!(self.fill().await, "the connection ended before a head");
+        }
+    }
+
     /// Reads the next head (1xx heads are skipped) and gets ready for its body.
     pub async fn head(&mut self) -> Head {
         let head = within("a response head", PATIENCE, self.try_head()).await;

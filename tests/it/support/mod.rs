@@ -14,15 +14,15 @@ mod requests;
 mod upstream;
 mod wait;
 
-pub use certificates::{Authority, tls_client, tls_connect, tls_front};
+pub use certificates::{Authority, tls_client, tls_connect, tls_front, tls12_client};
 pub use config::{Config, Pool};
 pub use h2::{ENDS, Http2, frame, piece, preface, request_block, rest};
 pub use http::{Client, Event, Head, Request, Response, exchange, get, sse_events};
 pub use mock::Mock;
-pub use process::Process;
+pub use process::{Process, address_after};
 pub use proxy::Proxy;
 pub use requests::{ENDPOINTS, Family, chat, chat_body, sized_chat};
-pub use upstream::{Upstream, respond};
+pub use upstream::{Upstream, full_listener, respond};
 pub use wait::{wait_until, within};
 
 use std::time::Duration;
@@ -33,19 +33,28 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// A guarantee of 100 ms is asserted at three times its value: tests share two cores.
 pub const RELEASE: Duration = Duration::from_millis(300);
 
-/// A body of `n` bytes that no accident of alignment or repetition could reproduce.
+/// A body of `n` bytes that no accident of alignment could reproduce.
 pub fn noise(n: usize, seed: u64) -> Vec<u8> {
-    let mut random = fastrand::Rng::with_seed(seed);
-    (0..n).map(|_| random.u8(..)).collect()
+    let mut bytes = vec![0; n];
+    fastrand::Rng::with_seed(seed).fill(&mut bytes);
+    bytes
 }
 
-/// Printable noise, for use inside a JSON string.
+/// Printable noise, for use inside a JSON string: one stretch of it, numbered at each repetition so that no piece can
+/// be lost or moved unseen.
 pub fn letters(n: usize, seed: u64) -> String {
     let mut random = fastrand::Rng::with_seed(seed);
-    (0..n).map(|_| random.alphanumeric()).collect()
+    let stretch: String = (0..n.min(10_007)).map(|_| random.alphanumeric()).collect();
+    let mut text = String::with_capacity(n + stretch.len() + 20);
+    while text.len() < n {
+        text.push_str(&text.len().to_string());
+        text.push_str(&stretch);
+    }
+    text.truncate(n);
+    text
 }
 
-/// Hash by which bodies are compared: the one the mock reports.
+/// The hash that the mock reports of a body.
 pub fn hash(bytes: &[u8]) -> String {
     format!("{:016x}", xxhash_rust::xxh3::xxh3_64(bytes))
 }

@@ -3,6 +3,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -25,6 +26,8 @@ pub struct Process {
 struct Output {
     lines: Mutex<Vec<String>>,
     more: Condvar,
+    /// Pipes that may still bring lines.
+    open: AtomicUsize,
 }
 
 impl Process {
@@ -75,11 +78,10 @@ impl Process {
             if let Some(found) = lines.iter().find_map(|line| pick(line)) {
                 return found;
             }
-            let gone = self.child.try_wait().expect("a child can be asked");
-            if gone.is_some() || Instant::now() > end {
+            if self.output.open.load(Ordering::Acquire) == 0 || Instant::now() > end {
                 let printed = lines.join("\n  ");
                 drop(lines);
-                panic!("{} printed no {what} (ended: {gone:?}); it printed:\n  {printed}", self.name);
+                panic!("{} printed no {what}; it printed:\n  {printed}", self.name);
             }
             lines = self.output.more.wait_timeout(lines, Duration::from_millis(50)).unwrap().0;
         }
@@ -131,12 +133,17 @@ impl Process {
 impl Output {
     fn follow(self: &Arc<Self>, pipe: impl Read + Send + 'static) {
         let output = self.clone();
+        output.open.fetch_add(1, Ordering::AcqRel);
         thread::spawn(move || {
             for line in BufReader::new(pipe).split(b'\n') {
                 let Ok(line) = line else { break };
                 output.lines.lock().unwrap().push(String::from_utf8_lossy(&line).into_owned());
                 output.more.notify_all();
             }
+            // Under the lock, so that whoever sees no open pipe has seen every line.
+            let _lines = output.lines.lock().unwrap();
+            output.open.fetch_sub(1, Ordering::AcqRel);
+            output.more.notify_all();
         });
     }
 }

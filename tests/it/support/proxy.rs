@@ -116,8 +116,9 @@ impl Proxy {
     }
 }
 
+/// The address in a log line, text or JSON, that tells where this role listens.
 fn listening(line: &str, role: &str) -> Option<SocketAddr> {
-    let line = line.contains("listening").then_some(line)?;
-    let line = line.replace('"', "");
-    line.contains(&format!("role={role}")).then(|| address_after(&line, "address="))?
+    let line = line.contains("listening").then(|| line.replace('"', "").replace("address:", "address="))?;
+    let named = [format!("role={role}"), format!("role:{role}")].iter().any(|named| line.contains(named));
+    named.then(|| address_after(&line, "address="))?
 }

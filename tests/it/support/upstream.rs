@@ -130,7 +130,16 @@ impl Upstream {
         F: Fn(Seen, Wire) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Option<Wire>> + Send + 'static,
     {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
+        Self::start_at("127.0.0.1:0".parse().expect("an address"), script).await
+    }
+
+    /// The same at a given address: one that was there before.
+    pub async fn start_at<F, Fut>(address: SocketAddr, script: F) -> Self
+    where
+        F: Fn(Seen, Wire) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Option<Wire>> + Send + 'static,
+    {
+        let listener = TcpListener::bind(address).await.expect("loopback has a free port");
         let address = listener.local_addr().expect("bound");
         let seen = Arc::new(Mutex::new(Vec::new()));
         let connections = Arc::new(AtomicUsize::new(0));
@@ -230,4 +239,21 @@ pub fn respond(status: u16, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
     let mut out = out.into_bytes();
     out.extend_from_slice(body);
     out
+}
+
+/// A listener that never accepts, with its queue filled: connecting hangs. It lasts as long as the sockets given back.
+pub fn full_listener() -> (SocketAddr, Vec<socket2::Socket>) {
+    use socket2::{Domain, Socket, Type};
+    let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    listener.bind(&"127.0.0.1:0".parse::<SocketAddr>().unwrap().into()).unwrap();
+    listener.listen(0).unwrap();
+    let address = listener.local_addr().unwrap().as_socket().unwrap();
+    let mut held = vec![listener];
+    for _ in 0..4 {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let _ = socket.connect(&address.into());
+        held.push(socket);
+    }
+    (address, held)
 }

@@ -1,0 +1,194 @@
+//! Which pool a request belongs to, and which session: reads of the body what these two questions need, and nothing
+//! when the head answers them.
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::HeaderMap;
+
+use super::answer::Problem;
+use super::body::{self, Coding};
+use super::{Proxy, Snapshot};
+use crate::api::{self, Body, Cause, Endpoint, Family, Hints, ModelName, Phase, Source};
+use crate::config::{Policy, RequestEncoding};
+use crate::fleet::{Fleet, Pool};
+use crate::routing::SessionKey;
+
+/// A request that knows its pool.
+pub struct Admitted {
+    /// Its pool.
+    pub pool: Arc<Pool>,
+    /// What is sent.
+    pub body: Bytes,
+    /// Whether the body was compressed when it came and no longer is.
+    pub decoded: bool,
+    /// Its session, when the policy asks for one.
+    pub session: Option<(SessionKey, Source)>,
+    /// The replica that holds the response it continues.
+    pub pinned: Option<Arc<str>>,
+    /// Sequences it makes the engine generate.
+    pub sequences: u32,
+}
+
+impl Admitted {
+    /// A body that is nobody's business.
+    pub fn opaque(pool: Arc<Pool>, body: Bytes) -> Self {
+        Self { pool, body, decoded: false, session: None, pinned: None, sequences: 1 }
+    }
+}
+
+/// Whether the pool's policy asks for a session on this endpoint.
+pub fn keyed(pool: &Pool, endpoint: &Endpoint) -> bool {
+    matches!(pool.settings().policy, Policy::SessionSticky(_)) && !endpoint.load_only
+}
+
+/// Finds pool and session.
+///
+/// # Errors
+/// The problem to answer with: the model is unknown or missing, or the body can't be read and must be.
+pub async fn admit(
+    proxy: &Proxy,
+    snapshot: &Snapshot,
+    endpoint: &Endpoint,
+    headers: &HeaderMap,
+    received: Bytes,
+) -> Result<Admitted, Problem> {
+    let fleet = &snapshot.fleet;
+    if let Some(pool) = fleet.only_pool()
+        && let Some(session) = by_head(pool, endpoint, headers)
+    {
+        return Ok(Admitted { session, ..Admitted::opaque(pool.clone(), received) });
+    }
+    let coding = body::coding(headers)?;
+    let plain = match coding {
+        Some(coding) => body::decode(received.clone(), coding, &snapshot.config.limits).await?,
+        None => received.clone(),
+    };
+    let (hints, unread) = match read(endpoint, headers, &plain).await {
+        Ok(hints) => (hints, None),
+        Err(cause) => (Hints { sequences: 1, ..Hints::default() }, Some(cause)),
+    };
+    let previous = hints.previous_response_id.as_deref().and_then(|id| proxy.stored.find(id));
+    let pool = match (&hints.model, &previous) {
+        // A response that is continued says where it belongs.
+        (None, Some(place)) => fleet.pools().iter().find(|pool| *pool.name() == place.pool),
+        _ => None,
+    };
+    let pool = match pool {
+        Some(pool) => pool,
+        None => pool_for(proxy, fleet, hints.model.as_ref(), unread)?,
+    };
+    let session = if keyed(pool, endpoint) {
+        let session = &pool.settings().session;
+        api::key_from_body(session, api::scope(session, headers), headers, &plain, &hints)
+    } else {
+        None
+    };
+    let pinned = previous.filter(|place| place.pool == *pool.name()).map(|place| place.replica);
+    let (body, decoded) = outgoing_body(pool, endpoint, hints.model.as_ref(), coding, &received, &plain)?;
+    Ok(Admitted { pool: pool.clone(), body, decoded, session, pinned, sequences: hints.sequences })
+}
+
+/// The session (if any), when nothing in the body matters: it is passed on encoded, or the pool takes any model, the
+/// policy wants no key or finds it in the head, and no earlier response can be meant.
+fn by_head(pool: &Pool, endpoint: &Endpoint, headers: &HeaderMap) -> Option<Option<(SessionKey, Source)>> {
+    let settings = pool.settings();
+    let encoded = !matches!(body::coding(headers), Ok(None));
+    let passes = encoded && settings.request_encoding == RequestEncoding::Pass;
+    if !passes && (encoded || !pool.any_model() || endpoint.family == Family::Responses) {
+        return None;
+    }
+    if !keyed(pool, endpoint) {
+        return Some(None);
+    }
+    let session = api::key_from_head(&settings.session, api::scope(&settings.session, headers), headers);
+    (passes || session.is_some()).then_some(session)
+}
+
+/// What routing reads from the body; the error says why it can't.
+async fn read<'a>(endpoint: &Endpoint, headers: &HeaderMap, plain: &'a Bytes) -> Result<Hints<'a>, String> {
+    match endpoint.body {
+        Body::Form => {
+            let boundary = api::boundary(headers).ok_or("the body must be multipart/form-data with a boundary")?;
+            let model = api::read_form(plain, &boundary).await;
+            let model = model.map_err(|error| format!("the form can't be read: {error}"))?;
+            Ok(Hints { model, sequences: 1, ..Hints::default() })
+        }
+        Body::Json | Body::Opaque => {
+            api::read(plain).map_err(|error| format!("the body is not a JSON object: {error}"))
+        }
+    }
+}
+
+/// The body the engine gets, and whether it was decoded: an alias gives way to the model's real name, all else stays.
+fn outgoing_body(
+    pool: &Pool,
+    endpoint: &Endpoint,
+    asked: Option<&ModelName<'_>>,
+    coding: Option<Coding>,
+    received: &Bytes,
+    plain: &Bytes,
+) -> Result<(Bytes, bool), Problem> {
+    let pass = coding.is_some() && pool.settings().request_encoding == RequestEncoding::Pass;
+    let decoded = coding.is_some() && !pass;
+    let alias = pool.model().zip(asked).filter(|(model, asked)| asked.name != ***model);
+    let Some((model, asked)) = alias else {
+        return Ok((if pass { received } else { plain }.clone(), decoded));
+    };
+    let problem = |cause, message: String| Err(Problem::new(cause, Phase::Admit, message));
+    if pass {
+        let message = "an alias can't be replaced in a compressed body that is passed on (request_encoding: pass)";
+        return problem(Cause::UnsupportedEncoding, format!("{message}: send the model as `{model}`"));
+    }
+    if asked.range.is_empty() {
+        return problem(
+            Cause::BadBody,
+            format!("the alias can't be replaced in this form: send the model as `{model}`"),
+        );
+    }
+    let body = match endpoint.body {
+        Body::Form => api::replace_field(plain, &asked.range, model),
+        Body::Json | Body::Opaque => api::replace_model(plain, &asked.range, model),
+    };
+    Ok((body, decoded))
+}
+
+/// The pool that serves the model. With one pool only, a body that names none, or can't be read, goes there: the engine
+/// judges it.
+fn pool_for<'a>(
+    proxy: &Proxy,
+    fleet: &'a Fleet,
+    model: Option<&ModelName<'_>>,
+    unread: Option<String>,
+) -> Result<&'a Arc<Pool>, Problem> {
+    if let Some(pool) = fleet.only_pool() {
+        if let Some(cause) = unread {
+            proxy.metrics.unparsed.with_label_values(&[pool.name(), "unreadable"]).inc();
+            tracing::debug!(pool = %pool.name(), cause, "a body passes unparsed");
+            return Ok(pool);
+        }
+        if pool.any_model() || model.is_none() {
+            return Ok(pool);
+        }
+    }
+    match (model, unread) {
+        (Some(model), _) => fleet.pool_of(&model.name).ok_or_else(|| model_not_found(fleet, &model.name)),
+        (None, Some(cause)) => Err(Problem::new(Cause::BadBody, Phase::Admit, cause)),
+        (None, None) => {
+            let message = format!("`model` is required: this router serves several; {}", served(fleet));
+            Err(Problem::new(Cause::ModelRequired, Phase::Admit, message))
+        }
+    }
+}
+
+fn served(fleet: &Fleet) -> String {
+    let names: Vec<String> =
+        fleet.pools().iter().filter_map(|pool| pool.model()).map(|model| format!("`{model}`")).collect();
+    format!("it is one of {}", names.join(", "))
+}
+
+/// No pool serves the model.
+pub fn model_not_found(fleet: &Fleet, name: &str) -> Problem {
+    let shown: String = name.chars().take(100).collect();
+    let message = format!("the model `{shown}` does not exist here; {}", served(fleet));
+    Problem::new(Cause::ModelNotFound, Phase::Admit, message)
+}
