@@ -40,6 +40,7 @@ pub fn ready() {
 }
 
 /// Tells the service manager that a new configuration is being read; [`ready`] says that it is done.
+#[allow(dead_code, reason = "the reload calls it")]
 pub fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
