@@ -62,7 +62,8 @@ pub async fn serve_connection(proxy: &Arc<Proxy>, stream: Stream, client: Client
     let mut drained = false;
     // Set once the connection was told to end for idleness: when it is cut.
     let mut cut: Option<Instant> = None;
-    let look = (timeouts.keep_alive.min(timeouts.idle) / 4).clamp(Duration::from_millis(10), Duration::from_secs(5));
+    let look = (timeouts.keep_alive.min(timeouts.idle).min(timeouts.head) / 4)
+        .clamp(Duration::from_millis(10), Duration::from_secs(5));
     let mut looks = tokio::time::interval(look);
     loop {
         tokio::select! {
@@ -71,11 +72,13 @@ pub async fn serve_connection(proxy: &Arc<Proxy>, stream: Stream, client: Client
             now = looks.tick() => {
                 let stalled = answers.end_stalled(timeouts.idle);
                 proxy.metrics.client_timeouts.with_label_values(&["stalled"]).inc_by(stalled);
-                let idle = activity.idle_since().is_some_and(|since| since + timeouts.keep_alive <= now);
+                let (most, label) =
+                    if activity.is_new() { (timeouts.head, "head") } else { (timeouts.keep_alive, "keep_alive") };
+                let idle = activity.idle_since().is_some_and(|since| now.duration_since(since) >= most);
                 match cut {
                     Some(cut) if cut <= now && activity.idle_since().is_some() => return,
                     None if idle => {
-                        proxy.metrics.client_timeouts.with_label_values(&["keep_alive"]).inc();
+                        proxy.metrics.client_timeouts.with_label_values(&[label]).inc();
                         cut = Some(now + timeouts.head);
                         connection.as_mut().graceful_shutdown();
                     }

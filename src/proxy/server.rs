@@ -60,6 +60,11 @@ impl Activity {
         self.word.store(millis << 2 | state, Ordering::Release);
     }
 
+    /// Whether no request has come yet.
+    pub fn is_new(&self) -> bool {
+        self.state().0 == NEW
+    }
+
     fn state(&self) -> (u64, Instant) {
         let word = self.word.load(Ordering::Acquire);
         (word & 3, self.origin + Duration::from_millis(word >> 2))

@@ -242,6 +242,23 @@ async fn a_body_that_is_not_as_long_as_it_says_reaches_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_preface_and_then_nothing_or_half_a_header_block_ends_by_the_head_timer() {
+    let upstream = Upstream::fixed(200, &[], "{}").await;
+    let config = Config::new(Pool::model("m").at(upstream.address())).with("timeouts: { head: 400ms }");
+    let proxy = Proxy::start(&config).await;
+    let half = frame(HEADERS, 0, 1, &request_block("GET", "/v1/models", &[]));
+    for begun in [preface()[..24].to_vec(), preface(), [preface(), half].concat()] {
+        let start = std::time::Instant::now();
+        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+        stream.write_all(&begun).await.unwrap();
+        let mut all = Vec::new();
+        let _ = within("the connection ends", ENDS, stream.read_to_end(&mut all)).await;
+        assert!(start.elapsed() >= Duration::from_millis(380), "after {:?}", start.elapsed());
+    }
+    assert_eq!(proxy.metric("warmroute_client_timeouts_total{timer=\"head\"}").await, 3.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn connect_and_a_half_preface() {
     let (_upstream, proxy) = start().await;
     let mut block = Vec::new();
