@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, header, request};
 use ipnet::IpNet;
 
 use super::answer::{Problem, X_REQUEST_ID};
+use super::http2;
 use super::listener::Client;
 use crate::api::{Cause, Phase};
 use crate::config::Limits;
@@ -40,10 +41,8 @@ pub fn check(head: &request::Parts, limits: &Limits) -> Result<(), Problem> {
     if head.method == Method::CONNECT || head.method == Method::TRACE {
         return problem(Cause::MethodNotAllowed, format!("{} is not served here", head.method));
     }
-    if head.headers.len() > limits.headers {
-        let message =
-            format!("the request has {} header fields; limits.headers allows {}", head.headers.len(), limits.headers);
-        return problem(Cause::HeadTooLarge, message);
+    if head.version == http::Version::HTTP_2 {
+        http2::check(head, limits)?;
     }
     let length = head.uri.path_and_query().map_or(0, |target| target.as_str().len());
     if length > limits.uri {

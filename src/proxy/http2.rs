@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Uri, header};
+use http::{HeaderValue, Request, Uri, header, request};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
@@ -21,11 +21,13 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::answer::{AnswerBody, Never};
+use super::answer::{AnswerBody, Never, Problem};
 use super::listener::Client;
 use super::server::Activity;
 use super::stream::Stream;
 use super::{Proxy, service};
+use crate::api::{Cause, Phase};
+use crate::config::Limits;
 
 /// Time between two pings, and for the answer to one.
 const PING: Duration = Duration::from_secs(20);
@@ -117,6 +119,28 @@ fn as_http1(request: Request<Incoming>) -> Request<Incoming> {
         head.headers.insert(header::COOKIE, cookie);
     }
     Request::from_parts(head, body)
+}
+
+/// What HTTP/1.1's parser sees to, for a head that came by HTTP/2 and was made [`as_http1`]. h2 has refused what is
+/// malformed, and bounds its bytes.
+///
+/// # Errors
+/// The problem to answer with.
+pub fn check(head: &request::Parts, limits: &Limits) -> Result<(), Problem> {
+    let problem = |cause, message: String| Err(Problem::new(cause, Phase::Head, message));
+    let fields = head.headers.len();
+    if fields > limits.headers {
+        let message = format!("the request has {fields} header fields; limits.headers allows {}", limits.headers);
+        return problem(Cause::HeadTooLarge, message);
+    }
+    let mut hosts = head.headers.get_all(header::HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (Some(host), None) if host.as_bytes().contains(&b'@') => {
+            problem(Cause::BadHead, "the authority must not name a user".into())
+        }
+        (Some(_), None) => Ok(()),
+        _ => problem(Cause::BadHead, "the request must have one :authority, and no Host that differs".into()),
+    }
 }
 
 /// The answers being sent on one connection.
