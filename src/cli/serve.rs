@@ -6,16 +6,18 @@ use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::lifecycle::{self, Signals};
 use crate::config::{self, Config, LogFormat, ServeArgs};
-use crate::proxy::{self, Proxy, Running, Trigger};
+use crate::proxy::{self, Inherited, Proxy, Running, Trigger};
 use crate::{admin, telemetry};
 
 /// Run the router.
 ///
 /// Either from a file (--config), or for one model from flags alone (--listen, --model, --replica …). It listens at
-/// once and logs where; /readyz on the admin listener tells when a replica has answered. SIGTERM and SIGINT stop
-/// accepting and let open requests end; a second one ends at once. The file is read again when it changes, and on
-/// SIGHUP; one that is not valid changes nothing.
+/// once and logs where; /readyz on the admin listener tells when a replica has answered. SIGTERM and SIGINT make it
+/// unready, then stop accepting and let open requests end; a second one ends at once. The file is read again when it
+/// changes, and on SIGHUP; one that is not valid changes nothing. Listening sockets may be passed by systemd (LISTEN_FDS),
+/// which is told of readiness (NOTIFY_SOCKET).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     warmroute serve --config router.yaml\n  \
@@ -69,6 +71,8 @@ pub fn run(args: Args) -> ExitCode {
         eprintln!("logging.level: {error}");
         return ExitCode::FAILURE;
     }
+    // Before there are threads: it reads and clears environment variables.
+    let inherited = Inherited::from_env();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -76,7 +80,7 @@ pub fn run(args: Args) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let ended = runtime.block_on(serve(config, args.config.as_deref()));
+    let ended = runtime.block_on(serve(config, args.config.as_deref(), inherited));
     // What is still open after the drain (or a second signal) is cut.
     runtime.shutdown_timeout(Duration::from_millis(100));
     match ended {
@@ -88,48 +92,48 @@ pub fn run(args: Args) -> ExitCode {
     }
 }
 
-async fn serve(config: Config, file: Option<&Path>) -> std::io::Result<()> {
+async fn serve(config: Config, file: Option<&Path>, mut inherited: Inherited) -> std::io::Result<()> {
     // Each open request takes two sockets; the soft limit is often far below what the system allows.
     if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
         tracing::warn!(%error, "the limit of open files stays as it is");
     }
     // Before anything listens: whoever sees that it does may send a signal, and the system's default is to die.
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut signals = Signals::new()?;
     let proxy = Proxy::new(config, Some(Box::new(std::io::stdout())))?;
     if let Some(file) = file {
         proxy.set_config_file(file);
     }
     let mut hangup = signal(SignalKind::hangup())?;
     let admin = match &proxy.snapshot().config.admin {
-        Some(settings) => Some(admin::start(settings, proxy.clone())?),
+        Some(settings) => Some(admin::start(settings, proxy.clone(), &mut inherited)?),
         None => None,
     };
-    let mut running = proxy::start(proxy.clone())?;
+    let running = proxy::start(proxy.clone(), &mut inherited)?;
     announce(&proxy, &running);
     if let Some(admin) = &admin {
         tracing::info!(role = "admin", address = %admin.address, "listening");
     }
 
+    for address in inherited.rest() {
+        tracing::warn!(%address, "a passed socket is unused: no `listen` names its address");
+    }
+    drop(inherited);
+
+    lifecycle::ready();
     loop {
         tokio::select! {
-            _ = terminate.recv() => break,
-            _ = interrupt.recv() => break,
+            () = signals.next() => break,
             _ = hangup.recv() => {
                 let proxy = proxy.clone();
-                drop(tokio::task::spawn_blocking(move || proxy.reload(Trigger::Asked)));
+                drop(tokio::task::spawn_blocking(move || {
+                    lifecycle::reloading();
+                    proxy.reload(Trigger::Asked);
+                    lifecycle::ready();
+                }));
             }
         }
     }
-    let limit = proxy.snapshot().config.timeouts.drain;
-    tracing::info!(limit = %humantime::format_duration(limit), "draining: open requests may end, no new ones are taken");
-    proxy.drain();
-    tokio::select! {
-        () = running.ended() => tracing::info!("every request has ended"),
-        () = tokio::time::sleep(limit) => tracing::warn!("timeouts.drain is over: what is open is cut"),
-        _ = terminate.recv() => tracing::warn!("a second signal: what is open is cut"),
-        _ = interrupt.recv() => tracing::warn!("a second signal: what is open is cut"),
-    }
+    lifecycle::end(&proxy, running, admin, &mut signals).await;
     proxy.flush_access_log();
     Ok(())
 }

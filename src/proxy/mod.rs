@@ -1,8 +1,9 @@
 //! A request's way through HTTP.
 //!
-//! `server` accepts and watches connections; `guard` lets only unambiguous requests through to HTTP's parser; `service` walks a request through its phases; `forward` finds a replica
-//! that answers; `relay` passes the answer on, byte for byte. One data path serves every endpoint, so that leaving
-//! clients, errors and accounting behave alike on all of them.
+//! `listener` accepts; `server` (HTTP/1.1) and `http2` watch connections; `guard` lets only unambiguous requests through
+//! to HTTP/1.1's parser; `service` walks a request through its phases; `forward` finds a replica that answers; `relay`
+//! passes the answer on, byte for byte. One data path serves every endpoint, so that leaving clients, errors and
+//! accounting behave alike on all of them.
 mod admit;
 mod answer;
 mod body;
@@ -10,18 +11,25 @@ mod exchange;
 mod forward;
 mod guard;
 mod head;
+mod http2;
+mod inherit;
+mod listener;
 mod models;
+mod proxy_protocol;
 mod relay;
 mod reload;
 mod server;
 mod service;
 mod socket;
 mod stored;
+mod stream;
+mod tls;
 mod watched;
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -32,10 +40,11 @@ use crate::fleet::Fleet;
 use crate::routing::Tick;
 use crate::telemetry::{AccessLog, Metrics};
 
+pub use inherit::Inherited;
 pub use reload::{Reload, Trigger};
 
+use listener::Listener;
 use reload::Changes;
-use server::Listener;
 use stored::StoredResponses;
 
 /// How long the process's end waits for the access log.
@@ -59,6 +68,9 @@ pub struct Proxy {
     metrics: Arc<Metrics>,
     access_log: AccessLog,
     stored: StoredResponses,
+    /// It is shutting down, and says so.
+    leaving: AtomicBool,
+    /// It takes no connections any more.
     draining: watch::Sender<bool>,
 }
 
@@ -84,6 +96,7 @@ impl Proxy {
             started: Instant::now(),
             metrics,
             access_log,
+            leaving: AtomicBool::new(false),
             draining: watch::Sender::new(false),
         }))
     }
@@ -127,7 +140,17 @@ impl Proxy {
 
     /// Whether it is shutting down.
     pub fn draining(&self) -> bool {
-        *self.draining.borrow()
+        self.leaving.load(Ordering::Acquire)
+    }
+
+    /// Whether another process may listen beside this one, to take over (`listen[].reuse_port`).
+    pub fn shares_ports(&self) -> bool {
+        self.snapshot().config.listen.iter().any(|listen| listen.reuse_port)
+    }
+
+    /// Is ready no more, and answers tell clients to go elsewhere; connections are still accepted.
+    pub fn leave(&self) {
+        self.leaving.store(true, Ordering::Release);
     }
 
     /// Waits for the access log's last lines; call it when no request is open any more.
@@ -137,6 +160,7 @@ impl Proxy {
 
     /// Stops accepting, closes idle connections, and lets open requests end.
     pub fn drain(&self) {
+        self.leave();
         self.draining.send_replace(true);
     }
 }
@@ -171,17 +195,17 @@ impl Drop for Running {
     }
 }
 
-/// Binds every listener and starts to serve, to probe the replicas and look for more, and to follow the file that
-/// [`Proxy::set_config_file`] named.
+/// Opens every listener (or takes it from `inherited`) and starts to serve, to probe the replicas and look for more, and
+/// to follow the file that [`Proxy::set_config_file`] named.
 ///
 /// # Errors
-/// When an address can't be bound; the message names it.
-pub fn start(proxy: Arc<Proxy>) -> io::Result<Running> {
+/// When an address can't be bound or its certificate can't be read; the message names it.
+pub fn start(proxy: Arc<Proxy>, inherited: &mut Inherited) -> io::Result<Running> {
     let mut bound = Vec::new();
     let snapshot = proxy.snapshot();
-    for address in &snapshot.config.listen {
-        let listener = Listener::bind(*address)
-            .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))?;
+    for settings in &snapshot.config.listen {
+        let listener = Listener::open(settings, inherited, &proxy.metrics)
+            .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {settings}: {error}")))?;
         bound.push(listener);
     }
     let addresses = bound.iter().map(Listener::address).collect();

@@ -94,7 +94,13 @@ families! {
     CONNECTIONS = "warmroute_client_connections" Gauge [] "Client connections open.";
     ACCEPTED = "warmroute_client_connections_accepted_total" Counter [] "Client connections accepted.";
     CLIENT_TIMEOUTS = "warmroute_client_timeouts_total" Counter ["timer"]
-        "Client connections ended by a timer: head, keep_alive, body.";
+        "Client connections ended by a timer: head, keep_alive, body; and HTTP/2 answers that their client did not take (stalled).";
+    HANDSHAKES_FAILED = "warmroute_client_handshakes_failed_total" Counter ["kind"]
+        "Client connections that ended before HTTP began: tls, proxy_protocol (a missing or malformed header).";
+    CERTIFICATE_EXPIRY = "warmroute_tls_certificate_expiry_timestamp_seconds" Gauge ["listen"]
+        "When the certificate in use on the listener expires, in seconds since 1970.";
+    CERTIFICATE_RELOADS = "warmroute_tls_certificate_reloads_total" Counter ["listen", "result"]
+        "Changed certificate files taken into use (ok), or found wanting while the one before stays in use (failed).";
     RELOADS = "warmroute_config_reloads_total" Counter ["result"]
         "Reloads of the configuration: `ok`, or `failed` (the configuration before stays in force).";
     RELOAD_OK = "warmroute_config_last_reload_successful" Gauge []
@@ -231,6 +237,11 @@ pub struct Metrics {
     pub client_timeouts: IntCounterVec,
     /// Connections ended by a malformed request: cause.
     pub malformed: IntCounterVec,
+    /// Client connections that ended before HTTP began: kind.
+    pub handshakes_failed: IntCounterVec,
+    certificate_expiry: IntGaugeVec,
+    /// Changed certificate files: listen, result.
+    pub certificate_reloads: IntCounterVec,
     /// Access-log lines dropped.
     pub log_dropped: IntCounter,
     /// Reloads of the configuration: result.
@@ -293,6 +304,9 @@ impl Metrics {
             accepted: build!(r, single IntCounter, ACCEPTED),
             client_timeouts: build!(r, IntCounterVec, CLIENT_TIMEOUTS),
             malformed: build!(r, IntCounterVec, MALFORMED),
+            handshakes_failed: build!(r, IntCounterVec, HANDSHAKES_FAILED),
+            certificate_expiry: build!(r, IntGaugeVec, CERTIFICATE_EXPIRY),
+            certificate_reloads: build!(r, IntCounterVec, CERTIFICATE_RELOADS),
             log_dropped: build!(r, single IntCounter, LOG_DROPPED),
             reloads: build!(r, IntCounterVec, RELOADS),
             reload_ok: build!(r, single IntGauge, RELOAD_OK),
@@ -384,6 +398,14 @@ impl Metrics {
     /// Sets a pool's binding gauge.
     pub fn set_bindings(&self, pool: &str, bindings: usize) {
         self.bindings.with_label_values(&[pool]).set(i64::try_from(bindings).unwrap_or(i64::MAX));
+    }
+
+    /// Sets when a listener's certificate expires; unknown, the series goes.
+    pub fn set_certificate_expiry(&self, listen: &str, expires: Option<u64>) {
+        match expires.and_then(|seconds| i64::try_from(seconds).ok()) {
+            Some(seconds) => self.certificate_expiry.with_label_values(&[listen]).set(seconds),
+            None => drop(self.certificate_expiry.remove_label_values(&[listen])),
+        }
     }
 
     /// Sets the gauge of stored-response ids.

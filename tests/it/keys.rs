@@ -34,6 +34,7 @@ macro_rules! checks {
 }
 
 mod breaker;
+mod edge;
 mod health;
 mod limits;
 mod listeners;
@@ -50,6 +51,7 @@ mod timers;
 fn files() -> Vec<Checks> {
     vec![
         breaker::CHECKS,
+        edge::CHECKS,
         health::CHECKS,
         limits::CHECKS,
         listeners::CHECKS,
