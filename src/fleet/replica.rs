@@ -225,6 +225,10 @@ impl Replica {
         let mut standing = self.standing.lock();
         let before = std::mem::replace(&mut standing.drained, drained);
         self.status.set(standing.state());
+        drop(standing);
+        if before && !drained {
+            self.call_waiters();
+        }
         before
     }
 

@@ -165,7 +165,7 @@ async fn who_left_is_probed_no_more_and_let_go() {
     while b.strong_count() > 0 {
         tokio::task::yield_now().await;
     }
-    // Fleet, pool, routing core; the fourth is the prober.
-    assert_eq!(Arc::strong_count(&two.replicas()[0]), 4, "the one that stays is still probed");
+    // Fleet, pool, routing core, line; the fifth is the prober.
+    assert_eq!(Arc::strong_count(&two.replicas()[0]), 5, "the one that stays is still probed");
     two.stop_probes();
 }

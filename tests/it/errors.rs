@@ -261,7 +261,7 @@ async fn an_upgrade_nobody_asked_for_is_no_answer() {
     let proxy = Proxy::start(&Config::new(Pool::model("m").at(upstream.address()))).await;
     let answer = proxy.exchange(&chat(false, 1).header("Upgrade", "websocket").header("Connection", "Upgrade")).await;
     assert_eq!(answer.status(), 502);
-    assert_eq!(answer.json()["error"]["code"], "no_answer");
+    assert_eq!(answer.json()["error"]["code"], "bad_answer");
     proxy.load_is_zero().await;
 }
 

@@ -391,7 +391,8 @@ impl Engine {
             else {
                 continue;
             };
-            let total = self.decoder.tokens_since(*since, step).min(request.output_tokens - 1);
+            // Its mark was reached, so there is one more at least: the clock is a float, and may round the other way here.
+            let total = self.decoder.tokens_since(*since, step).max(*reported + 1).min(request.output_tokens - 1);
             let n = total.saturating_sub(*reported);
             *reported = total;
             if total < request.output_tokens - 1 {

@@ -187,6 +187,31 @@ proptest! {
     }
 }
 
+/// A look at an engine one nanosecond before a token is due, where "due" and "generated" could round apart, once spun
+/// for ever.
+#[test]
+fn a_look_just_before_a_token_is_due_ends() {
+    for decode_tps in [100.0, 300.0, 500.0, 1_000.0, 2_000.0, 2_500.0, 3_000.0, 4_000.0] {
+        for sequences in 1..4_u32 {
+            let options = Options { prefill_tps: 1e9, decode_tps, ..Options::default() };
+            let (mut engine, mut events) = (Engine::new(options), Vec::new());
+            for seed in 0..sequences {
+                engine.submit(VirtualTime(0), request(seed, 16, 40)).unwrap();
+            }
+            let mut looks = 0;
+            while let Some(next) = engine.next_event_at() {
+                for at in next.0.saturating_sub(3)..=next.0 {
+                    engine.advance(VirtualTime(at), &mut events);
+                }
+                looks += 1;
+                assert!(looks < 1_000, "{decode_tps} tokens/s, {sequences} sequences");
+            }
+            let tokens = |event: &Event| if let What::Tokens { n } = event.what { n } else { 0 };
+            assert_eq!(events.iter().map(tokens).sum::<u32>(), sequences * 39);
+        }
+    }
+}
+
 fn request(seed: u32, prompt_tokens: u32, output_tokens: u32) -> Request {
     let tokens: Vec<u32> =
         (0..prompt_tokens + output_tokens).map(|at| if at < 32 { at } else { seed * 100_000 + at }).collect();
