@@ -1,10 +1,9 @@
-//! Metric families: one table gives the registry, and `docs/metrics.md`.
+//! Metric families: one table gives the registry, and [`reference`](super::reference()).
 //!
 //! Handles on the request path are resolved once a replica ([`ReplicaMetrics`]); a replica that leaves takes its series
 //! along.
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use prometheus::core::{Collector, MetricVec, MetricVecBuilder};
@@ -441,22 +440,6 @@ pub struct ReplicaMetrics {
     pub breaker_opened: IntCounter,
 }
 
-/// `docs/metrics.md`: the table as Markdown.
-pub fn reference() -> String {
-    let mut text = String::from(
-        "# Metrics\n\n\
-         Served by the admin listener at `/metrics` in Prometheus' text format. Label values come from the configuration or \
-         from fixed lists, never from a client. The names and labels below are a contract.\n\n\
-         | name | kind | labels | meaning |\n| --- | --- | --- | --- |\n",
-    );
-    for family in FAMILIES {
-        let labels: Vec<String> = family.labels.iter().map(|label| format!("`{label}`")).collect();
-        let kind = format!("{:?}", family.kind).to_lowercase();
-        let _ = writeln!(text, "| `{}` | {kind} | {} | {} |", family.name, labels.join(", "), family.help);
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -496,15 +479,5 @@ mod tests {
         metrics.retain(|pool, _| pool != Some("p"));
         let text = metrics.render().unwrap();
         assert!(!text.contains("pool=\"p\"") && text.contains("warmroute_health_probes_total{replica=\"a\""), "{text}");
-    }
-
-    #[test]
-    fn the_reference_is_the_table() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md");
-        if std::env::var_os("UPDATE_DOCS").is_some() {
-            std::fs::write(path, reference()).unwrap();
-        }
-        let committed = std::fs::read_to_string(path).unwrap_or_default();
-        assert_eq!(committed, reference(), "docs/metrics.md is out of date: run UPDATE_DOCS=1 cargo test --lib");
     }
 }

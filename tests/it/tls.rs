@@ -185,3 +185,72 @@ async fn a_replica_must_be_who_it_is_said_to_be() {
     }
     assert_eq!(mock.stat("requests").await, before, "nothing was asked of it");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_holds_for_http1_holds_within_tls() {
+    let mock = Mock::slow();
+    let authority = Authority::new();
+    let folder = files(&authority);
+    let proxy = Proxy::start(&Config::new(Pool::model("m").at(mock.address())).with(&listen(&folder, ""))).await;
+    let connect = || client(&proxy, tls_client(&authority, None, &["http/1.1"]));
+
+    // The guard: two framings.
+    let mut smuggler = connect().await.unwrap();
+    let head = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n";
+    smuggler.send_raw(head).await.unwrap();
+    assert_eq!(smuggler.head().await.status(), 400);
+    within("the end", PATIENCE, smuggler.rest()).await;
+    assert!(within("the end", PATIENCE, smuggler.try_head()).await.is_none());
+    assert_eq!(proxy.metric("warmroute_malformed_requests_total").await, 1.0);
+
+    // A client that leaves behind bytes it sent ahead.
+    let mut leaving = connect().await.unwrap();
+    leaving.send(&chat(true, 2_000)).await;
+    wait_until("the engine works", PATIENCE, || async { mock.stat("inflight").await == 1 }).await;
+    leaving.send_raw(&chat(false, 1).bytes(proxy.address()).repeat(100)).await.unwrap();
+    drop(leaving);
+    wait_until("the engine is free", RELEASE, || async { mock.stat("inflight").await == 0 }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_takes_another_authority_and_keeps_the_replica() {
+    let mock = Mock::fast();
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("ca.pem");
+    std::fs::write(&file, authority.pem()).unwrap();
+    let front = tls_front(mock.address(), &authority.issue("engine.internal")).await;
+    let pool = Pool::model("m")
+        .replica(&format!("\"https://{}\"", front.address))
+        .with(&format!("tls: {{ ca: {}, server_name: engine.internal }}", file.display()));
+    let proxy = Proxy::start(&Config::new(pool)).await;
+    let mut client = proxy.client().await;
+    assert_eq!(client.exchange(&chat(false, 1)).await.status(), 200);
+
+    std::fs::write(&file, stranger.pem()).unwrap();
+    assert_eq!(proxy.admin_post("/reload").await.status(), 200);
+    assert!(client.exchange(&chat(false, 1)).await.status() >= 500, "kept connections are judged anew too");
+    wait_until("the probe fails", PATIENCE, || async { proxy.replicas().await[0]["state"] == "down" }).await;
+
+    std::fs::write(&file, authority.pem()).unwrap();
+    assert_eq!(proxy.admin_post("/reload").await.status(), 200);
+    let served = || async { proxy.exchange(&chat(false, 1)).await.status() == 200 };
+    wait_until("it is trusted again", PATIENCE, served).await;
+    assert!(!proxy.process.output().iter().any(|line| line.contains("replica joined")), "it is the same one");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_discovered_list_may_hold_https() {
+    let mock = Mock::fast();
+    let authority = Authority::new();
+    let folder = TempDir::new().unwrap();
+    std::fs::write(folder.path().join("ca.pem"), authority.pem()).unwrap();
+    let front = tls_front(mock.address(), &authority.issue("engine.internal")).await;
+    std::fs::write(folder.path().join("list.yaml"), format!("- https://{}\n", front.address)).unwrap();
+    let at = folder.path().display();
+    let pool = Pool::model("m")
+        .with(&format!("discover: {{ file: {at}/list.yaml }}"))
+        .with(&format!("tls: {{ ca: {at}/ca.pem, server_name: engine.internal }}"));
+    let proxy = Proxy::start(&Config::new(pool)).await;
+    assert_eq!(proxy.exchange(&chat(false, 1)).await.status(), 200);
+}
