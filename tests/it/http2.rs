@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use h2::Reason;
 use serde_json::Value;
+use tokio::sync::Semaphore;
 
 use crate::support::*;
 
@@ -151,9 +152,17 @@ async fn refusals_have_their_shape() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_engine_that_breaks_off_ends_the_stream_and_no_other() {
-    let upstream = Upstream::start(|_, mut wire| async move {
-        wire.send("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{").await.ok()?;
-        None
+    // It breaks off when the client has the head: a reset takes along what has not been written yet.
+    let go = Arc::new(Semaphore::new(0));
+    let engine_go = go.clone();
+    let upstream = Upstream::start(move |_, mut wire| {
+        let go = engine_go.clone();
+        async move {
+            let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{";
+            wire.send(head).await.ok()?;
+            go.acquire().await.ok()?.forget();
+            None
+        }
     })
     .await;
     let proxy = Proxy::start(&Config::new(Pool::model("m").at(upstream.address()))).await;
@@ -161,6 +170,7 @@ async fn an_engine_that_breaks_off_ends_the_stream_and_no_other() {
     for _ in 0..2 {
         let (head, mut body) = http2.send(&chat(false, 1), false).await.answer().await;
         assert_eq!(head.status, 200);
+        go.add_permits(1);
         let error = rest(&mut body).await.expect_err("cut, not ended");
         assert!(error.is_reset() && error.reason() == Some(Reason::INTERNAL_ERROR), "{error}");
     }
