@@ -6,13 +6,13 @@ mod operate;
 mod routes;
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
 use crate::config;
-use crate::proxy::Proxy;
+use crate::proxy::{Inherited, Proxy};
 
 /// A running admin listener; dropped, it ends.
 #[derive(Debug)]
@@ -32,16 +32,15 @@ impl Drop for Admin {
     }
 }
 
-/// Binds and serves.
+/// Binds (or takes the address from `inherited`) and serves. The port is shared where the clients' ports are.
 ///
 /// # Errors
 /// When the address can't be bound or the thread can't be started; the message names the address.
-pub fn start(settings: &config::Admin, proxy: Arc<Proxy>) -> io::Result<Admin> {
+pub fn start(settings: &config::Admin, proxy: Arc<Proxy>, inherited: &mut Inherited) -> io::Result<Admin> {
     let name = |error: io::Error| {
         io::Error::new(error.kind(), format!("cannot listen on {} (admin): {error}", settings.listen))
     };
-    let listener = TcpListener::bind(settings.listen).map_err(name)?;
-    listener.set_nonblocking(true).map_err(name)?;
+    let (listener, _) = inherited.listen(settings.listen, proxy.shares_ports()).map_err(name)?;
     let address = listener.local_addr().map_err(name)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let app = routes::routes(proxy, settings.token.clone());

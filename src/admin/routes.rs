@@ -111,11 +111,10 @@ async fn replicas(State(proxy): State<Arc<Proxy>>) -> Json<Value> {
         .map(|replica| {
             let serves = |pool: &&Arc<crate::fleet::Pool>| pool.replica(replica.id()).is_some();
             let pools: Vec<&str> = fleet.pools().iter().filter(serves).map(|pool| &**pool.name()).collect();
-            let url = replica.url();
             let health = replica.condition();
             json!({
                 "id": &**replica.id(),
-                "url": format!("http://{}{}", url.authority, url.base_path),
+                "url": replica.url().to_string(),
                 "pools": pools,
                 "state": replica.state().as_str(),
                 "confirmed": replica.confirmed(),

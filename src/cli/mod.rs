@@ -1,6 +1,7 @@
 //! The command line: one file a command, each a `clap` arguments struct and a `run` that returns the exit code.
 pub mod check;
 pub mod demo;
+mod lifecycle;
 pub mod mock;
 pub mod schema;
 pub mod serve;

@@ -6,12 +6,10 @@ use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::lifecycle::{self, Signals};
 use crate::config::{self, Config, LogFormat, ServeArgs};
-use crate::proxy::{self, Proxy, Running, Trigger};
+use crate::proxy::{self, Inherited, Proxy, Running, Trigger};
 use crate::{admin, telemetry};
-
-/// How long connections may take to end once they are cut.
-const LAST_WORDS: Duration = Duration::from_millis(200);
 
 /// There are two ways to start, and this was neither.
 const HOW: &str = "error: what to serve is not said. Either name a file:
@@ -23,9 +21,10 @@ For more, try `warmroute serve --help`.";
 /// Run the router.
 ///
 /// Either from a file (--config), or for one model from flags alone (--listen, --model, --replica …). It listens at
-/// once and logs where; /readyz on the admin listener tells when a replica has answered. SIGTERM and SIGINT stop
-/// accepting and let open requests end; a second one ends at once. The file is read again when it changes, and on
-/// SIGHUP; one that is not valid changes nothing.
+/// once and logs where; /readyz on the admin listener tells when a replica has answered. SIGTERM and SIGINT make it
+/// unready, then stop accepting and let open requests end; a second one ends at once. The file is read again when it
+/// changes, and on SIGHUP; one that is not valid changes nothing. Listening sockets may be passed by systemd (LISTEN_FDS),
+/// which is told of readiness (NOTIFY_SOCKET).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     warmroute serve --config router.yaml\n  \
@@ -84,6 +83,8 @@ pub fn run(args: Args) -> ExitCode {
         eprintln!("logging.level: {error}");
         return ExitCode::FAILURE;
     }
+    // Before there are threads: it reads and clears environment variables.
+    let inherited = Inherited::from_env();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -91,7 +92,7 @@ pub fn run(args: Args) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let ended = runtime.block_on(serve(config, args.config.as_deref()));
+    let ended = runtime.block_on(serve(config, args.config.as_deref(), inherited));
     // What is open even now is dropped; the access log tells of it, too.
     runtime.shutdown_timeout(Duration::from_millis(100));
     match ended {
@@ -106,57 +107,48 @@ pub fn run(args: Args) -> ExitCode {
     }
 }
 
-async fn serve(config: Config, file: Option<&Path>) -> std::io::Result<Arc<Proxy>> {
+async fn serve(config: Config, file: Option<&Path>, mut inherited: Inherited) -> std::io::Result<Arc<Proxy>> {
     // Each open request takes two sockets; the soft limit is often far below what the system allows.
     if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
         tracing::warn!(%error, "the limit of open files stays as it is");
     }
     // Before anything listens: whoever sees that it does may send a signal, and the system's default is to die.
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut signals = Signals::new()?;
     let proxy = Proxy::new(config, Some(Box::new(std::io::stdout())))?;
     if let Some(file) = file {
         proxy.set_config_file(file);
     }
     let mut hangup = signal(SignalKind::hangup())?;
     let admin = match &proxy.snapshot().config.admin {
-        Some(settings) => Some(admin::start(settings, proxy.clone())?),
+        Some(settings) => Some(admin::start(settings, proxy.clone(), &mut inherited)?),
         None => None,
     };
-    let mut running = proxy::start(proxy.clone())?;
+    let running = proxy::start(proxy.clone(), &mut inherited)?;
     announce(&proxy, &running);
     if let Some(admin) = &admin {
         tracing::info!(role = "admin", address = %admin.address, "listening");
     }
 
+    for address in inherited.rest() {
+        tracing::warn!(%address, "a passed socket is unused: no `listen` names its address");
+    }
+    drop(inherited);
+
+    lifecycle::ready();
     loop {
         tokio::select! {
-            _ = terminate.recv() => break,
-            _ = interrupt.recv() => break,
+            () = signals.next() => break,
             _ = hangup.recv() => {
                 let proxy = proxy.clone();
-                drop(tokio::task::spawn_blocking(move || proxy.reload(Trigger::Asked)));
+                drop(tokio::task::spawn_blocking(move || {
+                    lifecycle::reloading();
+                    proxy.reload(Trigger::Asked);
+                    lifecycle::ready();
+                }));
             }
         }
     }
-    let limit = proxy.snapshot().config.timeouts.drain;
-    tracing::info!(limit = %humantime::format_duration(limit), "draining: open requests may end, no new ones are taken");
-    proxy.drain();
-    let why = tokio::select! {
-        () = running.ended() => None,
-        () = tokio::time::sleep(limit) => Some("timeouts.drain is over"),
-        _ = terminate.recv() => Some("a second signal"),
-        _ = interrupt.recv() => Some("a second signal"),
-    };
-    match why {
-        None => tracing::info!("every request has ended"),
-        Some(why) => {
-            tracing::warn!("{why}: what is open is cut");
-            proxy.cut();
-            // Streams say why they end, and clients close.
-            let _ = tokio::time::timeout(LAST_WORDS, running.ended()).await;
-        }
-    }
+    lifecycle::end(&proxy, running, admin, &mut signals).await;
     Ok(proxy)
 }
 

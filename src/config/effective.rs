@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::model::*;
+use super::tls::Authorities;
 use super::units::{show_duration, show_size};
 
 const MASK: &str = "***";
@@ -22,7 +23,8 @@ impl Config {
             }
         }
         json!({
-            "listen": self.listen.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "listen": self.listen.iter().map(listen).collect::<Vec<_>>(),
+            "trusted_proxies": networks(&self.trusted_proxies),
             "admin": admin,
             "pools": self.pools.iter().map(pool).collect::<Vec<_>>(),
             "timeouts": {
@@ -33,6 +35,7 @@ impl Config {
                 "idle": show_duration(t.idle),
                 "keep_alive": show_duration(t.keep_alive),
                 "upstream_idle": show_duration(t.upstream_idle),
+                "drain_delay": show_duration(t.drain_delay),
                 "drain": show_duration(t.drain),
             },
             "limits": {
@@ -42,6 +45,7 @@ impl Config {
                 "headers": l.headers,
                 "uri": show_size(l.uri as u64),
                 "connections": l.connections,
+                "streams": l.streams,
                 "stored_responses": l.stored_responses,
             },
             "logging": {
@@ -62,6 +66,32 @@ impl Config {
 
 fn insert(map: &mut Map<String, Value>, key: &str, value: impl Into<Value>) {
     map.insert(key.to_owned(), value.into());
+}
+
+fn networks(list: &[ipnet::IpNet]) -> Vec<String> {
+    list.iter().map(ToString::to_string).collect()
+}
+
+fn listen(listen: &Listen) -> Value {
+    let mut map = Map::new();
+    insert(&mut map, "address", listen.address.to_string());
+    if let Some(tls) = &listen.tls {
+        let value = json!({
+            "certificate": tls.certificate.display().to_string(),
+            "key": tls.key.display().to_string(),
+            "client_ca": authorities(tls.client_ca.as_ref()),
+            "client_certificates": tls.client_certificates.as_str(),
+            "min_version": tls.min_version.as_str(),
+        });
+        insert(&mut map, "tls", value);
+    }
+    insert(&mut map, "proxy_protocol", networks(&listen.proxy_protocol));
+    insert(&mut map, "reuse_port", listen.reuse_port);
+    Value::Object(map)
+}
+
+fn authorities(authorities: Option<&Authorities>) -> String {
+    authorities.map_or("none".into(), |authorities| authorities.path.display().to_string())
 }
 
 fn pool(pool: &Pool) -> Value {
@@ -145,6 +175,10 @@ fn replica(replica: &Replica) -> Value {
     }
     insert(&mut map, "max_in_flight", replica.max_in_flight.map_or(json!("none"), Value::from));
     insert(&mut map, "incarnation", replica.incarnation);
+    if let Some(tls) = &replica.tls {
+        let value = json!({ "ca": authorities(tls.ca.as_ref()), "server_name": &*tls.server_name });
+        insert(&mut map, "tls", value);
+    }
     Value::Object(map)
 }
 

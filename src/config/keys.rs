@@ -65,7 +65,7 @@ pub enum Scalar {
     Size(u64, u64),
     /// One of a few words.
     OneOf(&'static [&'static str]),
-    /// `http://host[:port][/base]`.
+    /// `http[s]://host[:port][/base]`.
     Url,
     /// The name of an HTTP header.
     Header,
@@ -83,6 +83,14 @@ pub enum Scalar {
     File,
     /// A name of the DNS.
     DnsName,
+    /// A PEM file that can be read.
+    Pem,
+    /// A PEM file with the certificates of authorities.
+    Authorities,
+    /// An IP address, or a network in CIDR form.
+    Network,
+    /// A DNS name or IP address, as a certificate carries it.
+    ServerName,
 }
 
 /// What holds when a key is left out.
@@ -185,12 +193,16 @@ impl Scalar {
                 let words: Vec<_> = words.iter().map(|w| format!("`{w}`")).collect();
                 if words.len() == 1 { words.concat() } else { format!("one of {}", words.join(", ")) }
             }
-            Self::Url => "`http://host[:port][/base/path]`".into(),
+            Self::Url => "`http://host[:port][/base/path]`, or `https://…`".into(),
             Self::Header => "a header's name".into(),
             Self::Path => "a path that begins with `/`".into(),
             Self::SessionKey => "`header:NAME` or `body:/json/pointer`".into(),
             Self::Filter => "a level (error, warn, info, debug, trace, off) or a filter".into(),
             Self::Secret => "a secret: `${VARIABLE}`, or `file:` and a path".into(),
+            Self::Pem => "the path of a PEM file".into(),
+            Self::Authorities => "the path of a PEM file of certificates".into(),
+            Self::Network => "an IP address or a network such as `10.0.0.0/8`".into(),
+            Self::ServerName => "a DNS name or an IP address".into(),
             Self::Tokenizer => "a folder that holds a `tokenizer.json`".into(),
             Self::File => "the path of a file, relative to this one".into(),
             Self::DnsName => "a name of the DNS".into(),

@@ -12,6 +12,7 @@ mod error;
 mod interpolate;
 pub mod keys;
 mod list;
+mod listeners;
 mod live;
 mod model;
 mod node;
@@ -24,6 +25,7 @@ mod sources;
 mod table;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod units;
 mod watch;
 mod words;
@@ -38,6 +40,7 @@ pub use list::load_replicas;
 pub use model::*;
 pub use reference::markdown;
 pub use schema::schema;
+pub use tls::*;
 pub use watch::{Watch, fingerprint};
 
 /// A configuration is text that someone wrote; more than this is some other file.

@@ -9,6 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderName;
+use ipnet::IpNet;
+
+use super::tls::{ListenTls, PoolTls, ReplicaTls};
 
 pub use super::resilience::{Breaker, Health, Queue, Retry, RetryOn};
 pub use super::sources::Sources;
@@ -17,7 +20,9 @@ pub use super::sources::Sources;
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Where clients connect (`listen`). At least one.
-    pub listen: Vec<SocketAddr>,
+    pub listen: Vec<Listen>,
+    /// Peers whose X-Forwarded-* headers are believed. Default none.
+    pub trusted_proxies: Vec<IpNet>,
     /// The operator's listener; `None` when `admin: off`.
     pub admin: Option<Admin>,
     /// One pool a model; at least one. Names (labels) are unique.
@@ -30,6 +35,25 @@ pub struct Config {
     pub logging: Logging,
     /// Where each value was written.
     pub sources: Sources,
+}
+
+/// One address where clients connect.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Listen {
+    /// It.
+    pub address: SocketAddr,
+    /// TLS; `None` = plain text.
+    pub tls: Option<ListenTls>,
+    /// Peers that must begin with a PROXY protocol header; from all others it is no valid request. Default none.
+    pub proxy_protocol: Vec<IpNet>,
+    /// Whether another process may listen on the same address (SO_REUSEPORT), to take over. Default false.
+    pub reuse_port: bool,
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.address.fmt(f)
+    }
 }
 
 /// The operator's listener.
@@ -251,6 +275,8 @@ pub struct Replica {
     pub max_in_flight: Option<u32>,
     /// Another number is another engine behind the same address. Default 0.
     pub incarnation: u64,
+    /// How its certificate is judged; `None` = plain text (`http://`).
+    pub tls: Option<ReplicaTls>,
 }
 
 /// Replicas that come and go.
@@ -258,6 +284,8 @@ pub struct Replica {
 pub struct Discover {
     /// Where they are listed.
     pub from: DiscoverFrom,
+    /// The pool's TLS, for what a file lists with `https://`.
+    pub tls: PoolTls,
     /// Longest time between two looks. Default 10 s.
     pub interval: Duration,
 }
@@ -312,14 +340,16 @@ pub enum DnsRecords {
     Service,
 }
 
-/// A replica's address: `http://host[:port][/base/path]`.
+/// A replica's address: `http[s]://host[:port][/base/path]`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ReplicaUrl {
+    /// Whether it is `https`.
+    pub tls: bool,
     /// Host name, IPv4 address, or IPv6 address without brackets.
     pub host: Arc<str>,
-    /// Port; 80 when the URL names none.
+    /// Port; 80, or 443 for `https`, when the URL names none.
     pub port: u16,
-    /// `host[:port]` as it is written in the Host header (brackets round IPv6, port left out when 80).
+    /// `host[:port]` as it is written in the Host header (brackets round IPv6, the scheme's own port left out).
     pub authority: Arc<str>,
     /// `""`, or a path that begins with `/` and does not end with it.
     pub base_path: Arc<str>,
@@ -351,7 +381,9 @@ pub struct Timeouts {
     pub keep_alive: Duration,
     /// How long a connection to a replica is kept for reuse. Default 4 s: engines close theirs after 5 s.
     pub upstream_idle: Duration,
-    /// How long open requests may take to end after SIGTERM. Default 10 min.
+    /// How long connections are still accepted after SIGTERM, while `/readyz` already says no. Default 0.
+    pub drain_delay: Duration,
+    /// How long open requests may then take to end. Default 10 min.
     pub drain: Duration,
 }
 
@@ -366,6 +398,7 @@ impl Default for Timeouts {
             idle: s(300),
             keep_alive: s(75),
             upstream_idle: s(4),
+            drain_delay: s(0),
             drain: s(600),
         }
     }
@@ -386,6 +419,8 @@ pub struct Limits {
     pub uri: usize,
     /// Client connections held at once. Default 16,384; further ones wait in the kernel's queue.
     pub connections: usize,
+    /// Requests open at once on one HTTP/2 connection. Default 256; a client is told, and waits.
+    pub streams: u32,
     /// Stored-response ids (`/v1/responses`) whose replica is remembered. Default 100,000.
     pub stored_responses: usize,
 }
@@ -399,6 +434,7 @@ impl Default for Limits {
             headers: 100,
             uri: 16 << 10,
             connections: 16_384,
+            streams: 256,
             stored_responses: 100_000,
         }
     }

@@ -2,29 +2,35 @@
 mod discover;
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderName;
+use ipnet::IpNet;
+use rustls::pki_types::ServerName;
 
 pub(super) use discover::replica_list;
 
 use super::built_in::is_built_in;
 use super::check::Item;
 use super::error::{Error, Errors, Place};
+use super::listeners;
 use super::model::*;
 use super::resilience;
 use super::scalar::Value;
+use super::tls::{Authorities, ClientCertificates, MinVersion, PoolTls, ReplicaTls};
 
 /// `None` only where the check or this has pushed an error.
 pub(super) fn resolve(root: &Item, errors: &mut Errors) -> Option<Config> {
     let (timeouts, limits, logging) = (timeouts(root), limits(root), logging(root));
-    let (listen, admin) = listeners(root, errors);
+    let (listen, admin) = listeners::resolve(root, errors);
     let pools = pools(root, errors);
+    let trusted_proxies = networks(root, "trusted_proxies");
     Some(Config {
         listen: listen?,
+        trusted_proxies,
         admin: admin?,
         pools: pools?,
         timeouts,
@@ -62,10 +68,14 @@ read! {
     HeaderName: Value::Header(h) => Some(h.clone());
     SessionKeySource: Value::SessionKey(k) => Some(k.clone());
     Secret: Value::Secret(s) => Some(s.clone());
-    PathBuf: Value::Folder(f) | Value::File(f) => Some(f.clone());
+    PathBuf: Value::Path(p) => Some(p.clone());
     u16: Value::Count(n) => u16::try_from(*n).ok();
     u64: Value::Count(n) => Some(*n);
     DnsRecords: Value::Word(w) => DnsRecords::named(w);
+    Authorities: Value::Authorities(a) => Some(a.clone());
+    IpNet: Value::Network(n) => Some(*n);
+    ClientCertificates: Value::Word(w) => ClientCertificates::named(w);
+    MinVersion: Value::Word(w) => MinVersion::named(w);
     Engine: Value::Word(w) => Engine::named(w);
     LoadPolicy: Value::Word(w) => LoadPolicy::named(w);
     RequestEncoding: Value::Word(w) => RequestEncoding::named(w);
@@ -87,6 +97,10 @@ pub(super) fn or<T: Read>(item: Option<&Item>, name: &str, default: T) -> T {
     item.and_then(|item| item.get(name)).and_then(|item| T::read(&item.value)).unwrap_or(default)
 }
 
+pub(super) fn networks(item: &Item, name: &str) -> Vec<IpNet> {
+    item.items(name).iter().filter_map(|item| IpNet::read(&item.value)).collect()
+}
+
 fn timeouts(root: &Item) -> Timeouts {
     let (item, d) = (root.get("timeouts"), Timeouts::default());
     Timeouts {
@@ -97,6 +111,7 @@ fn timeouts(root: &Item) -> Timeouts {
         idle: or(item, "idle", d.idle),
         keep_alive: or(item, "keep_alive", d.keep_alive),
         upstream_idle: or(item, "upstream_idle", d.upstream_idle),
+        drain_delay: or(item, "drain_delay", d.drain_delay),
         drain: or(item, "drain", d.drain),
     }
 }
@@ -110,6 +125,7 @@ fn limits(root: &Item) -> Limits {
         headers: or(item, "headers", d.headers),
         uri: or(item, "uri", d.uri),
         connections: or(item, "connections", d.connections),
+        streams: or(item, "streams", d.streams),
         stored_responses: or(item, "stored_responses", d.stored_responses),
     }
 }
@@ -123,57 +139,9 @@ fn logging(root: &Item) -> Logging {
     }
 }
 
-/// Both listeners; the inner `None` of the second is `admin: off`.
-fn listeners(root: &Item, errors: &mut Errors) -> (Option<Vec<SocketAddr>>, Option<Option<Admin>>) {
-    let mut taken: Vec<(SocketAddr, &Item)> = Vec::new();
-    let item = root.get("admin");
-    let admin = or(item, "listen", Some(SocketAddr::from(([127, 0, 0, 1], 9090))))
-        .map(|listen| Admin { listen, token: or(item, "token", None) });
-    for item in root.items("listen") {
-        let Some(address) = SocketAddr::read(&item.value) else { continue };
-        if let Some((_, other)) = taken.iter().find(|(a, _)| overlap(*a, address)) {
-            let problem = format!("`{}` overlaps with {} ({})", item.shown, other.path, other.place);
-            errors.push(Error::new(item.place, &item.path, problem, "give each listener a port of its own"));
-        }
-        taken.push((address, item));
-    }
-    if let Some(admin) = &admin {
-        // Without `admin:` in the file, the place to change is the listener that took the default's port.
-        let at = item.and_then(|item| item.get("listen"));
-        if let Some((_, other)) = taken.iter().find(|(a, _)| overlap(*a, admin.listen)) {
-            let (place, path) = at.map_or((other.place, "admin.listen"), |i| (i.place, i.path.as_str()));
-            let problem = format!("{} overlaps with {} ({})", admin.listen, other.path, other.place);
-            errors.push(Error::new(
-                place,
-                path,
-                problem,
-                "give the admin listener another port, or write `admin: off`",
-            ));
-        }
-        if let (None, Some(at), false) = (&admin.token, at, admin.listen.ip().to_canonical().is_loopback()) {
-            // A token that was given but is wrong has its own error.
-            if !errors.iter().any(|e| e.path == "admin.token") {
-                let problem = format!(
-                    "`{}` can be reached from other machines, and no token is set: whoever connects could read this \
-                     configuration and drain replicas",
-                    at.shown
-                );
-                let remedy = "write `admin: { listen: …, token: \"${ADMIN_TOKEN}\" }`, or listen on 127.0.0.1";
-                errors.push(Error::new(at.place, &at.path, problem, remedy));
-            }
-        }
-    }
-    let listen: Vec<_> = taken.into_iter().map(|(address, _)| address).collect();
-    (if listen.is_empty() { None } else { Some(listen) }, Some(admin))
-}
-
-/// Whether one socket would take the other's connections, or could not be opened beside it.
-fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
-    let any = |ip: IpAddr| ip.is_unspecified();
-    let both_ways = |x: IpAddr, y: IpAddr| any(x) && (x.is_ipv6() || y.is_ipv4());
-    a.port() != 0
-        && a.port() == b.port()
-        && (a.ip() == b.ip() || both_ways(a.ip(), b.ip()) || both_ways(b.ip(), a.ip()))
+fn pool_tls(pool: &Item) -> PoolTls {
+    let item = pool.get("tls");
+    PoolTls { ca: or(item, "ca", None), server_name: or(item, "server_name", None) }
 }
 
 fn pools(root: &Item, errors: &mut Errors) -> Option<Vec<Pool>> {
@@ -212,11 +180,12 @@ impl<'a> Across<'a> {
         }
         let session = self.session(item);
         let mut replicas: Vec<Replica> = Vec::new();
+        let pool_tls = pool_tls(item);
         for item in item.items("replicas") {
-            let Some(replica) = self.replica(item, &replicas) else { continue };
+            let Some(replica) = self.replica(item, &pool_tls, &replicas) else { continue };
             replicas.push(replica);
         }
-        let discover = self.discover(item);
+        let discover = self.discover(item, pool_tls);
         let paths = self.unique_paths(item);
         let models = models?;
         if let (Models::Any, Some(given)) = (&models, item.get("health").and_then(|item| item.get("model_match")))
@@ -441,13 +410,34 @@ impl<'a> Across<'a> {
         })
     }
 
-    fn replica(&mut self, item: &Item, pool: &[Replica]) -> Option<Replica> {
+    fn replica_tls(&mut self, item: &Item, pool: &PoolTls, at: &Item, url: &ReplicaUrl) -> Option<ReplicaTls> {
+        let own = item.get("tls");
+        if !url.tls {
+            if let Some(own) = own {
+                let remedy = "write `https://` in its `url`, or remove `tls`";
+                self.push(own, "this replica's URL begins with `http://`: no TLS is spoken to it", remedy);
+            }
+            return None;
+        }
+        let ca = or(own, "ca", pool.ca.clone());
+        let server_name: Arc<str> =
+            or(own, "server_name", pool.server_name.clone().unwrap_or_else(|| url.host.clone()));
+        if ServerName::try_from(&*server_name).is_err() {
+            self.push(at, "its host is no name that a certificate can carry", "write `tls: { server_name: NAME }`");
+            return None;
+        }
+        Some(ReplicaTls { ca, server_name })
+    }
+
+    fn replica(&mut self, item: &Item, pool_tls: &PoolTls, pool: &[Replica]) -> Option<Replica> {
         let url_at = item.get("url")?;
         let url = ReplicaUrl::read(&url_at.value)?;
         let id = or(Some(item), "id", Arc::from(url.default_id()));
+        let tls = self.replica_tls(item, pool_tls, url_at, &url);
         let replica = Replica {
             id,
             url,
+            tls,
             weight: or(Some(item), "weight", 1),
             credential: or(Some(item), "credential", None),
             max_in_flight: or(Some(item), "max_in_flight", None),
@@ -474,6 +464,7 @@ impl<'a> Across<'a> {
                 ("credential", first.credential == replica.credential),
                 ("max_in_flight", first.max_in_flight == replica.max_in_flight),
                 ("incarnation", first.incarnation == replica.incarnation),
+                ("tls", first.tls == replica.tls),
             ] {
                 if !same {
                     let at = item.get(name).unwrap_or(item);

@@ -6,9 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderName;
+use ipnet::IpNet;
+use rustls::pki_types::ServerName;
 
 use super::keys::Scalar;
 use super::model::{ReplicaUrl, Secret, SessionKeySource};
+use super::tls::{self, Authorities};
 use super::units;
 
 /// A value that passed its check; or a map or list of such.
@@ -30,8 +33,10 @@ pub(super) enum Value {
     Header(HeaderName),
     SessionKey(SessionKeySource),
     Secret(Secret),
-    Folder(PathBuf),
-    File(PathBuf),
+    /// A folder or file.
+    Path(PathBuf),
+    Authorities(Authorities),
+    Network(IpNet),
 }
 
 const MAX_SECRET: u64 = 64 << 10;
@@ -67,9 +72,20 @@ pub(super) fn parse(kind: Scalar, text: &str, base_dir: &Path) -> Result<Value, 
         Scalar::SessionKey => Value::SessionKey(session_key(text)?),
         Scalar::Filter => Value::Text(filter(text)?.into()),
         Scalar::Secret => Value::Secret(secret(text, base_dir)?),
-        Scalar::Tokenizer => Value::Folder(tokenizer(text, base_dir)?),
-        Scalar::File => Value::File(base_dir.join(name(text)?)),
+        Scalar::Tokenizer => Value::Path(tokenizer(text, base_dir)?),
+        Scalar::File => Value::Path(base_dir.join(name(text)?)),
         Scalar::DnsName => Value::Text(dns_name(text)?.into()),
+        Scalar::Pem => {
+            let path = base_dir.join(text);
+            tls::read_file(&path)?;
+            Value::Path(path)
+        }
+        Scalar::Authorities => Value::Authorities(Authorities::read(&base_dir.join(text))?),
+        Scalar::Network => Value::Network(network(text)?),
+        Scalar::ServerName => match ServerName::try_from(text) {
+            Ok(_) => Value::Text(text.into()),
+            Err(_) => return Err("is neither a DNS name nor an IP address".into()),
+        },
     })
 }
 
@@ -85,6 +101,17 @@ fn address(text: &str) -> Result<SocketAddr, String> {
             "is not an IP address and a port".into()
         }
     })
+}
+
+fn network(text: &str) -> Result<IpNet, String> {
+    if let Ok(ip) = text.parse::<std::net::IpAddr>() {
+        return Ok(ip.into());
+    }
+    let network: IpNet = text.parse().map_err(|_| "is neither an IP address nor a network")?;
+    if network.trunc() != network {
+        return Err("has bits set outside its prefix: write the network's first address".into());
+    }
+    Ok(network)
 }
 
 fn name(text: &str) -> Result<&str, String> {
@@ -205,7 +232,7 @@ fn read(path: &Path, most: u64) -> Result<String, String> {
 }
 
 /// An I/O error in words, without the number of the system.
-fn plain(e: &std::io::Error) -> String {
+pub(super) fn plain(e: &std::io::Error) -> String {
     match e.kind() {
         std::io::ErrorKind::NotFound => "there is no such file".into(),
         std::io::ErrorKind::PermissionDenied => "permission denied".into(),
@@ -215,15 +242,14 @@ fn plain(e: &std::io::Error) -> String {
 }
 
 impl ReplicaUrl {
-    /// Reads `http://host[:port][/base/path]`; the error completes "`TEXT` …" and never repeats the text.
+    /// Reads `http[s]://host[:port][/base/path]`; the error completes "`TEXT` …" and never repeats the text.
     pub fn parse(text: &str) -> Result<Self, String> {
         let (scheme, rest) = text.split_once("://").ok_or("has no scheme: a URL begins with `http://`")?;
-        if scheme.eq_ignore_ascii_case("https") {
-            return Err("is refused: TLS to replicas is not supported yet".into());
+        let tls = scheme.eq_ignore_ascii_case("https");
+        if !tls && !scheme.eq_ignore_ascii_case("http") {
+            return Err("begins with neither `http://` nor `https://`".into());
         }
-        if !scheme.eq_ignore_ascii_case("http") {
-            return Err("does not begin with `http://`".into());
-        }
+        let usual = if tls { 443 } else { 80 };
         if rest.contains('@') {
             return Err("carries a user or password: `credential` is the place for it".into());
         }
@@ -247,14 +273,14 @@ impl ReplicaUrl {
             return Err("has no valid host".into());
         }
         let port = match authority.as_str()[authority.host().len()..].strip_prefix(':') {
-            None => 80,
+            None => usual,
             Some(port) => match port.parse::<u16>() {
                 Ok(port) if port > 0 => port,
                 _ => return Err("has no valid port".into()),
             },
         };
-        let written = if port == 80 { host.clone() } else { format!("{host}:{port}") };
-        Ok(Self { host: bare.into(), port, authority: written.into(), base_path: base.into() })
+        let written = if port == usual { host.clone() } else { format!("{host}:{port}") };
+        Ok(Self { tls, host: bare.into(), port, authority: written.into(), base_path: base.into() })
     }
 
     /// `host:port[/base]`: a replica's id when it is given none.
@@ -266,6 +292,7 @@ impl ReplicaUrl {
 
 impl std::fmt::Display for ReplicaUrl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "http://{}{}", self.authority, self.base_path)
+        let scheme = if self.tls { "https" } else { "http" };
+        write!(f, "{scheme}://{}{}", self.authority, self.base_path)
     }
 }

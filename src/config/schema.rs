@@ -93,7 +93,7 @@ fn scalar(scalar: Scalar, alternatives: &mut Vec<Value>) {
             let all: Vec<_> = words.iter().copied().map(Value::from).chain(numbers.map(Value::from)).collect();
             alternatives.extend([json!({ "enum": all }), text("^$")]);
         }
-        Scalar::Url => alternatives.push(text("^[hH][tT][tT][pP]://")),
+        Scalar::Url => alternatives.push(text("^[hH][tT][tT][pP][sS]?://")),
         Scalar::Path => alternatives.push(text("^/")),
         Scalar::SessionKey => alternatives.push(text("^(header:.|body:/)")),
         Scalar::Address => alternatives.push(text(":[0-9]+$")),
@@ -104,7 +104,11 @@ fn scalar(scalar: Scalar, alternatives: &mut Vec<Value>) {
         | Scalar::Secret
         | Scalar::Tokenizer
         | Scalar::File
-        | Scalar::DnsName => {
+        | Scalar::DnsName
+        | Scalar::Pem
+        | Scalar::Authorities
+        | Scalar::Network
+        | Scalar::ServerName => {
             alternatives.push(json!({ "type": "string", "minLength": 1 }));
         }
     }

@@ -102,7 +102,7 @@ mod tests {
                     - { url: \"http://b\", weight: \"${W}\" }\n";
         let config = parse(text, "c.yaml", Path::new(""), &|_| Some("3".into())).unwrap();
         for (path, expected) in [
-            ("listen[0]", "c.yaml:1:9"),
+            ("listen[0].address", "c.yaml:1:9"),
             ("pools[0].policy.type", "c.yaml:4:13"),
             ("pools[0].replicas[0].url", "c.yaml:6:9"),
             ("pools[0].replicas[0].weight", "default"),

@@ -7,6 +7,7 @@ use super::keys::{
     Key, Kind, Scalar,
 };
 use super::model::{DnsRecords, Engine, LoadPolicy, LogFormat, RequestEncoding, RetryOn};
+use super::tls::{ClientCertificates, MinVersion};
 
 const LIVE: bool = true;
 const RESTART: bool = false;
@@ -26,6 +27,11 @@ const PATH: Kind = Kind::Scalar(Scalar::Path);
 const SECRET: Kind = Kind::Scalar(Scalar::Secret);
 const REPLICA: Kind = Kind::MapOr("url");
 const RETRY_ON: Kind = one_of(RetryOn::NAMES);
+const LISTEN: Kind = Kind::MapOr("address");
+const NETWORK: Kind = Kind::Scalar(Scalar::Network);
+const PEM: Kind = Kind::Scalar(Scalar::Pem);
+const AUTHORITIES: Kind = Kind::Scalar(Scalar::Authorities);
+const SERVER_NAME: Kind = Kind::Scalar(Scalar::ServerName);
 const SESSION_KEY: Kind = Kind::Scalar(Scalar::SessionKey);
 
 const fn list(of: &'static Kind, min: usize) -> Kind {
@@ -71,8 +77,29 @@ pub(super) const POLICIES: &[&str] =
 
 #[rustfmt::skip]
 pub(super) static TABLE: &[Key] = &[
-    key("listen", list(&ADDRESS, 1), Required, RESTART, "0.0.0.0:8080",
-        "Where clients connect."),
+    key("listen", list(&LISTEN, 1), Required, RESTART, "0.0.0.0:8080",
+        "Where clients connect: HTTP/1.1, and HTTP/2 by ALPN or prior knowledge."),
+    key("listen[].address", ADDRESS, Required, RESTART, "0.0.0.0:8443",
+        "The address. A socket that systemd passes for it (`LISTEN_FDS`) is used in place of a new one."),
+    key("listen[].tls", MAP, Words("plain text"), RESTART, "{ certificate: ./tls/cert.pem, key: ./tls/key.pem }",
+        "TLS. Certificate and key are read again when the files change."),
+    key("listen[].tls.certificate", PEM, Words("required"), RESTART, "./tls/cert.pem",
+        "PEM file with the certificate, then its intermediates, relative to this file. `none`: plain text.").or("none"),
+    key("listen[].tls.key", PEM, Words("required"), RESTART, "./tls/key.pem",
+        "PEM file with the certificate's private key.").or("none"),
+    key("listen[].tls.client_ca", AUTHORITIES, Value("none"), RESTART, "./tls/ca.pem",
+        "Who signs client certificates, which are then asked for. Read at start.").or("none"),
+    key("listen[].tls.client_certificates", one_of(ClientCertificates::NAMES), Value("required"), RESTART, "optional",
+        "With a `client_ca`: whether a client without a certificate is refused."),
+    key("listen[].tls.min_version", one_of(MinVersion::NAMES), Value("\"1.2\""), RESTART, "\"1.3\"",
+        "Oldest TLS version spoken."),
+    key("listen[].proxy_protocol", list(&NETWORK, 0), Words("none"), RESTART, "[10.0.0.0/8]",
+        "Peers that must begin each connection with a PROXY protocol header (v1 or v2), and whose word on the client's address is taken. From others such a header is a bad request."),
+    key("listen[].reuse_port", BOOL, Value("false"), RESTART, "true",
+        "Whether a second process of this user may listen on the address (SO_REUSEPORT) and take over without a refused connection; holds for the admin listener too."),
+
+    key("trusted_proxies", list(&NETWORK, 0), Words("none"), LIVE, "[10.0.0.0/8, \"::1\"]",
+        "Peers whose `X-Forwarded-For` is continued and whose `X-Forwarded-Proto` and `-Host` are kept. From others all three are replaced."),
 
     key("admin", Kind::MapOr("listen"), Words("its keys' defaults"), RESTART, "off",
         "The operator's listener: readiness, metrics, this configuration, replicas. `off` closes it."),
@@ -138,7 +165,7 @@ pub(super) static TABLE: &[Key] = &[
     key("pools[].discover.file", Kind::Scalar(Scalar::File), Words("`dns` must stand instead"), LIVE, "replicas.yaml",
         "A YAML or JSON list in the form of `replicas`, read again when it changes. `[]` is no replicas; an empty or broken file keeps the last list."),
     key("pools[].discover.dns", Kind::Scalar(Scalar::DnsName), Words("`file` must stand instead"), LIVE, "engines.internal",
-        "A name whose every address is a replica. A failed lookup keeps the last list; an answer of no addresses, or that there is no such name, empties it."),
+        "A name whose every address is a replica. A failed lookup keeps the last list; an answer of no addresses, or that there is no such name, empties it. They are spoken to in plain text (`http://`); in a `file`, `https://` is one's choice."),
     key("pools[].discover.type", one_of(DnsRecords::NAMES), Value("auto"), LIVE, "a",
         "`a`: A and AAAA records; `srv`: SRV records of the best priority, weights included; `auto`: `srv` when the name begins with `_`."),
     key("pools[].discover.port", count(1, 65535), Words("required by `a`; that of the SRV record"), LIVE, "8000",
@@ -153,6 +180,18 @@ pub(super) static TABLE: &[Key] = &[
         "The `credential` of the replicas that DNS finds."),
     key("pools[].discover.max_in_flight", count(1, 1_000_000), Value("none"), LIVE, "64",
         "The `max_in_flight` of the replicas that DNS finds.").or("none"),
+    key("pools[].replicas[].tls", MAP, Words("the pool's `tls`"), LIVE, "{ server_name: engine.internal }",
+        "How the certificate of an `https://` replica is judged."),
+    key("pools[].replicas[].tls.ca", AUTHORITIES, Words("the pool's"), LIVE, "./tls/ca.pem",
+        "As the pool's, for this replica.").or("none"),
+    key("pools[].replicas[].tls.server_name", SERVER_NAME, Words("the pool's"), LIVE, "engine.internal",
+        "As the pool's, for this replica."),
+    key("pools[].tls", MAP, Words("its keys' defaults"), LIVE, "{ ca: ./tls/ca.pem }",
+        "How the certificates of `https://` replicas are judged. There is no way not to judge them."),
+    key("pools[].tls.ca", AUTHORITIES, Value("none"), LIVE, "./tls/ca.pem",
+        "PEM file of the authorities that sign them, read with this file. `none`: the public authorities (Mozilla's list, compiled in).").or("none"),
+    key("pools[].tls.server_name", SERVER_NAME, Words("the host of the replica's URL"), LIVE, "engine.internal",
+        "The name that they must carry, and that is asked for (SNI)."),
     key("pools[].paths", list(&PATH, 0), Words("none"), LIVE, "[/pooling, /v1/custom]",
         "Further exact paths that are forwarded to this pool. Any other unknown path is a 404."),
     key("pools[].request_encoding", one_of(RequestEncoding::NAMES), Value("decode"), LIVE, "pass",
@@ -238,8 +277,10 @@ pub(super) static TABLE: &[Key] = &[
         "How long a client's connection may wait for its next request."),
     key("timeouts.upstream_idle", time(1, HOUR), Value("4s"), LIVE, "50s",
         "How long a connection to a replica is kept for reuse. Keep it under the engine's own limit: 5s in vLLM and SGLang."),
+    key("timeouts.drain_delay", time(0, HOUR), Value("0ms"), LIVE, "5s",
+        "How long connections are still accepted after SIGTERM while `/readyz` already says no: the time a load balancer needs to look. Kubernetes wants about 5s."),
     key("timeouts.drain", time(1, 7 * DAY), Value("10m"), LIVE, "30s",
-        "How long open requests may take to end after SIGTERM; then an event stream ends with an error event, and what has no answer yet with 503."),
+        "How long open requests may then take to end. After that an event stream ends with an error event, and what has no answer yet with 503."),
 
     key("limits", MAP, Words("its keys' defaults"), LIVE, "{ body: 16MiB }",
         "Bounds on what one client can make the proxy hold."),
@@ -255,6 +296,8 @@ pub(super) static TABLE: &[Key] = &[
         "A request target. Over it: 414."),
     key("limits.connections", count(1, 1_000_000), Value("16384"), RESTART, "4096",
         "Client connections held at once; further ones wait in the kernel's queue."),
+    key("limits.streams", count(1, 100_000), Value("256"), LIVE, "64",
+        "Requests open at once on one HTTP/2 connection; the client is told, and waits."),
     key("limits.stored_responses", count(1, 100_000_000), Value("100000"), RESTART, "20_000",
         "Stored responses (`/v1/responses`) whose replica is remembered."),
 

@@ -34,6 +34,17 @@ fn base_dir() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("qwen3")).unwrap();
     std::fs::write(dir.path().join("qwen3/tokenizer.json"), r#"{"model":{"type":"BPE"}}"#).unwrap();
+    let folder = dir.path().join("tls");
+    std::fs::create_dir(&folder).unwrap();
+    let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    for name in ["cert.pem", "old.pem", "ca.pem"] {
+        std::fs::write(folder.join(name), pair.cert.pem()).unwrap();
+    }
+    for name in ["key.pem", "old-key.pem"] {
+        std::fs::write(folder.join(name), pair.signing_key.serialize_pem()).unwrap();
+    }
+    let other = rcgen::generate_simple_self_signed(["other".to_owned()]).unwrap();
+    std::fs::write(folder.join("other-key.pem"), other.signing_key.serialize_pem()).unwrap();
     dir
 }
 
@@ -46,9 +57,17 @@ fn effective(document: &Value, dir: &Path) -> Value {
 
 /// The least document in which `key` has a meaning.
 fn around(key: &Key) -> Value {
-    let mut document =
-        json!({ "listen": "127.0.0.1:1", "pools": [{ "model": "m", "replicas": [{ "url": "http://a" }] }] });
+    let mut document = json!({ "listen": [{ "address": "127.0.0.1:1" }], "pools": [{ "model": "m", "replicas": [{ "url": "http://a" }] }] });
+    if key.path.starts_with("listen[].tls.") {
+        document["listen"][0]["tls"] = json!({ "certificate": "./tls/old.pem", "key": "./tls/old-key.pem" });
+    }
+    if key.path.ends_with("client_certificates") {
+        document["listen"][0]["tls"]["client_ca"] = json!("./tls/ca.pem");
+    }
     let pool = &mut document["pools"][0];
+    if key.path.split('.').any(|part| part == "tls") {
+        pool["replicas"][0]["url"] = json!("https://a");
+    }
     match key.path.strip_prefix("pools[].").unwrap_or_default() {
         "models" => drop(pool.as_object_mut().unwrap().remove("model")),
         "shadow.header" => pool["shadow"] = json!({ "type": "header_hash", "header": "x-a" }),
@@ -268,7 +287,7 @@ fn flags_go_the_same_way() {
 
     let bad = ServeArgs {
         listen: vec!["8080".into()],
-        replicas: vec!["https://a".into(), "http://$HOST".into()],
+        replicas: vec!["ftp://a".into(), "http://$HOST".into()],
         policy: Some("least_laod".into()),
         admin: Some("0.0.0.0:9090".into()),
         ..args
@@ -279,7 +298,7 @@ fn flags_go_the_same_way() {
     --admin: `0.0.0.0:9090` can be reached from other machines, and no token is set: whoever connects could read this configuration and drain replicas
     --listen: `8080` names no IP address: 127.0.0.1 is this machine alone, 0.0.0.0 is every interface
     --policy: `least_laod` is not known here; did you mean `least_load`?
-    --replica: `https://a` is refused: TLS to replicas is not supported yet
+    --replica: `ftp://a` begins with neither `http://` nor `https://`
     --replica: `http://$HOST` has no valid host
     ");
 }

@@ -1,6 +1,7 @@
 //! The words of the configuration that stand for variants: written once, read by the table, the resolver, the
 //! effective configuration and whoever needs a label.
 use super::model::{DnsRecords, Engine, LoadPolicy, LogFormat, Policy, RequestEncoding, RetryOn};
+use super::tls::{ClientCertificates, MinVersion};
 
 macro_rules! words {
     ($type:ident: $($variant:ident = $word:literal),+) => {
@@ -26,6 +27,8 @@ words!(LoadPolicy: RoundRobin = "round_robin", Random = "random", LeastLoad = "l
 words!(RequestEncoding: Decode = "decode", Pass = "pass");
 words!(DnsRecords: Auto = "auto", Address = "a", Service = "srv");
 words!(RetryOn: Reset = "reset", InternalError = "500", BadGateway = "502", Unavailable = "503", GatewayTimeout = "504");
+words!(ClientCertificates: Optional = "optional", Required = "required");
+words!(MinVersion: Tls12 = "1.2", Tls13 = "1.3");
 words!(LogFormat: Text = "text", Json = "json");
 
 impl Policy {

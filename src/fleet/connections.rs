@@ -20,7 +20,8 @@ use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 
-use crate::config::ReplicaUrl;
+use super::upstream_tls::{UpstreamTls, Wire};
+use crate::config::{ReplicaTls, ReplicaUrl};
 
 /// Idle connections kept for one replica; more are closed as they come back.
 const MAX_IDLE: usize = 1_024;
@@ -41,6 +42,9 @@ pub enum ConnectError {
     /// It took longer than `timeouts.connect`.
     #[error("no connection within {}", humantime::format_duration(*.0))]
     Timeout(Duration),
+    /// No TLS connection could be made: most often, its certificate isn't one that is trusted for its name.
+    #[error("TLS: {0}")]
+    Tls(io::Error),
     /// The HTTP client could not be set up on it.
     #[error("{0}")]
     Http(#[from] hyper::Error),
@@ -67,6 +71,8 @@ pub enum SendFailure {
 #[derive(Debug)]
 pub struct Connections {
     url: ReplicaUrl,
+    /// `None`: plain text.
+    tls: Option<ArcSwap<UpstreamTls>>,
     timers: ArcSwap<Timers>,
     /// The replica left: nothing is kept any more.
     closed: AtomicBool,
@@ -91,6 +97,8 @@ struct Idle {
 pub struct Connection {
     sender: SendRequest<Full<Bytes>>,
     task: AbortHandle,
+    /// What its certificate was judged by.
+    tls: Option<Arc<UpstreamTls>>,
 }
 
 impl Drop for Connection {
@@ -115,9 +123,10 @@ impl Connection {
 
 impl Connections {
     /// None open yet.
-    pub fn new(url: ReplicaUrl, connect_timeout: Duration, keep: Duration) -> Self {
+    pub fn new(url: ReplicaUrl, tls: Option<&ReplicaTls>, connect_timeout: Duration, keep: Duration) -> Self {
+        let tls = tls.map(|settings| ArcSwap::from_pointee(UpstreamTls::new(settings)));
         let timers = ArcSwap::from_pointee(Timers { connect: connect_timeout, keep });
-        Self { url, timers, closed: AtomicBool::new(false), idle: Mutex::new(Vec::new()) }
+        Self { url, tls, timers, closed: AtomicBool::new(false), idle: Mutex::new(Vec::new()) }
     }
 
     /// Takes new timers, for connections opened and kept from now on.
@@ -125,6 +134,28 @@ impl Connections {
         let timers = Timers { connect, keep };
         if **self.timers.load() != timers {
             self.timers.store(Arc::new(timers));
+        }
+    }
+
+    /// Takes new TLS settings: connections that were judged by the old ones are not used again.
+    pub fn set_tls(&self, settings: Option<&ReplicaTls>) {
+        // Whether it is TLS at all is in the URL, and another URL is another replica.
+        let (Some(tls), Some(settings)) = (&self.tls, settings) else { return };
+        if tls.load().is(settings) {
+            return;
+        }
+        let mut idle = self.idle.lock();
+        tls.store(Arc::new(UpstreamTls::new(settings)));
+        let closing = std::mem::take(&mut *idle);
+        drop(idle);
+        drop(closing);
+    }
+
+    /// Whether it would be opened in the same way now.
+    fn is_current(&self, connection: &Connection) -> bool {
+        match (&self.tls, &connection.tls) {
+            (Some(now), Some(then)) => Arc::ptr_eq(&now.load(), then),
+            _ => true,
         }
     }
 
@@ -165,10 +196,15 @@ impl Connections {
         let connect = async {
             let stream = TcpStream::connect((&*self.url.host, self.url.port)).await?;
             stream.set_nodelay(true)?;
-            let (sender, connection) = http1::Builder::new().max_buf_size(READ).handshake(TokioIo::new(stream)).await?;
+            let tls = self.tls.as_ref().map(ArcSwap::load_full);
+            let wire = match &tls {
+                None => Wire::Plain(stream),
+                Some(tls) => tls.connect(stream).await.map_err(ConnectError::Tls)?,
+            };
+            let (sender, connection) = http1::Builder::new().max_buf_size(READ).handshake(TokioIo::new(wire)).await?;
             // Its error reaches whoever waits for a response; nobody else needs it.
             let task = tokio::spawn(async move { drop(connection.await) }).abort_handle();
-            Ok(Connection { sender, task })
+            Ok(Connection { sender, task, tls })
         };
         let timeout = self.timers.load().connect;
         match tokio::time::timeout(timeout, connect).await {
@@ -200,7 +236,7 @@ impl Connections {
             return;
         }
         let mut idle = self.idle.lock();
-        if idle.len() < MAX_IDLE && !self.closed.load(Ordering::Acquire) {
+        if idle.len() < MAX_IDLE && !self.closed.load(Ordering::Acquire) && self.is_current(&connection) {
             idle.push(Idle { connection, since: Instant::now() });
         }
     }

@@ -16,6 +16,7 @@ mod queue;
 mod replica;
 #[cfg(test)]
 mod tests;
+mod upstream_tls;
 mod window;
 
 use std::collections::HashMap;

@@ -111,7 +111,12 @@ impl Replica {
             load: Arc::default(),
             status: Arc::new(Status::new(standing.state())),
             standing: Mutex::new(standing),
-            connections: Connections::new(replica.url.clone(), timeouts.connect, timeouts.upstream_idle),
+            connections: Connections::new(
+                replica.url.clone(),
+                replica.tls.as_ref(),
+                timeouts.connect,
+                timeouts.upstream_idle,
+            ),
             metrics: metrics.replica(&replica.id),
             prober: Mutex::default(),
             judgement: Mutex::new(Judgement::new(breaker, joined)),
@@ -129,6 +134,7 @@ impl Replica {
     /// Takes new settings.
     pub(super) fn update(&self, replica: &config::Replica, health: Health, timeouts: &Timeouts) {
         self.connections.set_timers(timeouts.connect, timeouts.upstream_idle);
+        self.connections.set_tls(replica.tls.as_ref());
         let settings = Settings::new(replica, health);
         let before = self.settings.load_full();
         if *before != settings {

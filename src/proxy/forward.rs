@@ -61,7 +61,7 @@ enum Failure {
 /// What the client gets when nobody else can be tried.
 enum Last {
     /// The answer of one that was tried.
-    Answer(Answered),
+    Answer(Box<Answered>),
     /// The word that none came.
     Problem(Problem),
     /// The word that nobody could be reached, with the last cause.
@@ -103,7 +103,7 @@ pub async fn forward(
             Err(Refused::InLine(problem)) => return Err(problem),
             Err(Refused::Now(refusal)) => {
                 return match last {
-                    Some(Last::Answer(answered)) => Ok(answered),
+                    Some(Last::Answer(answered)) => Ok(*answered),
                     Some(Last::Problem(problem)) => Err(problem),
                     Some(Last::Unreachable(cause)) => Err(unreachable(pool, tried.len(), &cause)),
                     None => Err(refused(pool, &request, refusal)),
@@ -147,7 +147,7 @@ pub async fn forward(
                 if again.is_none() {
                     return Ok(answered);
                 }
-                last = Some(Last::Answer(answered));
+                last = Some(Last::Answer(Box::new(answered)));
             }
             Err(Failure::Unreachable(error)) => {
                 exchange.release();

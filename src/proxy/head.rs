@@ -2,13 +2,16 @@
 //!
 //! A deny-list: hop-by-hop fields (RFC 9110, section 7.6.1), those named in `Connection`, and our own go; everything
 //! else passes, duplicates included. Framing is never copied: hyper writes it anew from the body it is given.
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, header, request};
 
+use ipnet::IpNet;
+
 use super::answer::{Problem, X_REQUEST_ID};
+use super::http2;
+use super::listener::Client;
 use crate::api::{Cause, Phase};
 use crate::config::Limits;
 
@@ -43,6 +46,9 @@ pub fn check(head: &request::Parts, limits: &Limits) -> Result<(), Problem> {
     let problem = |cause, message: String| Err(Problem::new(cause, Phase::Head, message));
     if head.method == Method::CONNECT || head.method == Method::TRACE {
         return problem(Cause::MethodNotAllowed, format!("{} is not served here", head.method));
+    }
+    if head.version == http::Version::HTTP_2 {
+        http2::check(head, limits)?;
     }
     let length = head.uri.path_and_query().map_or(0, |target| target.as_str().len());
     if length > limits.uri {
@@ -95,7 +101,8 @@ pub fn attempt(headers: &HeaderMap) -> u32 {
 pub fn to_replica(
     mut headers: HeaderMap,
     authority: Option<&Authority>,
-    client: SocketAddr,
+    client: Client,
+    trusted: &[IpNet],
     request_id: &str,
 ) -> HeaderMap {
     let host = headers.remove(header::HOST);
@@ -109,19 +116,36 @@ pub fn to_replica(
     for name in own {
         headers.remove(name);
     }
-    // No peer is trusted to have told us where a request came from: what it says is replaced.
-    headers.remove(X_FORWARDED_HOST);
-    if let Some(host) = host {
-        headers.insert(X_FORWARDED_HOST, host);
-    }
-    if let Ok(client) = HeaderValue::from_str(&client.ip().to_string()) {
-        headers.insert(X_FORWARDED_FOR, client);
-    }
-    headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("http"));
+    forwarded(&mut headers, client, trusted, host);
     if let Ok(request_id) = HeaderValue::from_str(request_id) {
         headers.insert(X_REQUEST_ID, request_id);
     }
     headers
+}
+
+/// Where a request came from. A trusted peer's word is kept and continued, any other's replaced.
+fn forwarded(headers: &mut HeaderMap, client: Client, trusted: &[IpNet], host: Option<HeaderValue>) {
+    let ip = client.address.ip();
+    let trusted = trusted.iter().any(|network| network.contains(&ip));
+    let mut way = Vec::new();
+    if trusted {
+        for value in headers.get_all(X_FORWARDED_FOR) {
+            way.extend_from_slice(value.as_bytes());
+            way.extend_from_slice(b", ");
+        }
+    } else {
+        headers.remove(X_FORWARDED_HOST);
+        headers.remove(X_FORWARDED_PROTO);
+    }
+    way.extend_from_slice(ip.to_string().as_bytes());
+    if let Ok(way) = HeaderValue::from_bytes(&way) {
+        headers.insert(X_FORWARDED_FOR, way);
+    }
+    if let (Some(host), false) = (host, headers.contains_key(X_FORWARDED_HOST)) {
+        headers.insert(X_FORWARDED_HOST, host);
+    }
+    let scheme = HeaderValue::from_static(if client.tls { "https" } else { "http" });
+    headers.entry(X_FORWARDED_PROTO).or_insert(scheme);
 }
 
 /// Completes the headers for one replica: its credential replaces the client's, never joins it.
@@ -198,7 +222,8 @@ mod tests {
             ("x-many", "2"),
             ("x_under", "1"),
         ]);
-        let out = to_replica(sent, None, "9.9.9.9:1".parse().unwrap(), "id");
+        let client = Client { address: "9.9.9.9:1".parse().unwrap(), tls: false };
+        let out = to_replica(sent, None, client, &[], "id");
         let mut names: Vec<&str> = out.keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
         let expected =
@@ -206,6 +231,34 @@ mod tests {
         assert_eq!(names, expected);
         assert_eq!(out["x-forwarded-for"], "9.9.9.9");
         assert_eq!(out.get_all("x-many").iter().count(), 2);
+    }
+
+    #[test]
+    fn only_a_trusted_peer_is_believed() {
+        let sent = headers(&[
+            ("host", "router"),
+            ("x-forwarded-for", "1.2.3.4"),
+            ("x-forwarded-for", "10.0.0.9, 10.0.0.8"),
+            ("x-forwarded-proto", "https"),
+            ("x-forwarded-host", "public.example"),
+        ]);
+        let trusted = ["10.0.0.0/8".parse().unwrap(), "2001:db8::/32".parse().unwrap()];
+        let seen = |address: &str, tls, sent: HeaderMap| {
+            let client = Client { address: address.parse().unwrap(), tls };
+            let out = to_replica(sent, None, client, &trusted, "id");
+            ["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host"].map(|name| {
+                let all: Vec<_> = out.get_all(name).iter().map(|value| value.to_str().unwrap()).collect();
+                all.join(" | ")
+            })
+        };
+        let believed =
+            |ip: &str| [format!("1.2.3.4, 10.0.0.9, 10.0.0.8, {ip}"), "https".into(), "public.example".into()];
+        assert_eq!(seen("10.1.1.1:5", false, sent.clone()), believed("10.1.1.1"));
+        assert_eq!(seen("[2001:db8::1]:5", false, sent.clone()), believed("2001:db8::1"));
+        assert_eq!(seen("11.1.1.1:5", false, sent.clone()), ["11.1.1.1", "http", "router"]);
+        assert_eq!(seen("[::1]:5", true, sent), ["::1", "https", "router"]);
+        let bare = headers(&[("host", "router")]);
+        assert_eq!(seen("10.1.1.1:5", true, bare), ["10.1.1.1", "https", "router"]);
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! A request's way through HTTP.
 //!
-//! `server` accepts and watches connections; `guard` lets only unambiguous requests through to HTTP's parser; `service` walks a request through its phases; `forward` finds a replica
-//! that answers; `relay` passes the answer on, byte for byte. One data path serves every endpoint, so that leaving
-//! clients, errors and accounting behave alike on all of them.
+//! `listener` accepts; `server` (HTTP/1.1) and `http2` watch connections; `guard` lets only unambiguous requests through
+//! to HTTP/1.1's parser; `service` walks a request through its phases; `forward` finds a replica that answers; `relay`
+//! passes the answer on, byte for byte. One data path serves every endpoint, so that leaving clients, errors and
+//! accounting behave alike on all of them.
 mod admit;
 mod answer;
 mod body;
@@ -10,13 +11,19 @@ mod exchange;
 mod forward;
 mod guard;
 mod head;
+mod http2;
+mod inherit;
+mod listener;
 mod models;
+mod proxy_protocol;
 mod relay;
 mod reload;
 mod server;
 mod service;
 mod socket;
 mod stored;
+mod stream;
+mod tls;
 mod watched;
 
 use std::io;
@@ -33,10 +40,11 @@ use crate::fleet::Fleet;
 use crate::routing::Tick;
 use crate::telemetry::{AccessLog, Metrics};
 
+pub use inherit::Inherited;
 pub use reload::{Reload, Trigger};
 
+use listener::Listener;
 use reload::Changes;
-use server::Listener;
 use stored::StoredResponses;
 
 /// How long the process's end waits for the access log.
@@ -69,6 +77,8 @@ pub struct Proxy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
 enum Stage {
     Serving,
+    /// Not ready any more, and says so; connections are still accepted.
+    Leaving,
     /// No new requests; open ones may end.
     Draining,
     /// Open ones are ended.
@@ -141,7 +151,17 @@ impl Proxy {
 
     /// Whether it is shutting down.
     pub fn draining(&self) -> bool {
-        *self.stage.borrow() >= Stage::Draining
+        *self.stage.borrow() >= Stage::Leaving
+    }
+
+    /// Whether another process may listen beside this one, to take over (`listen[].reuse_port`).
+    pub fn shares_ports(&self) -> bool {
+        self.snapshot().config.listen.iter().any(|listen| listen.reuse_port)
+    }
+
+    /// Is ready no more, and answers tell clients to go elsewhere; connections are still accepted.
+    pub fn leave(&self) {
+        self.stage.send_replace(Stage::Leaving);
     }
 
     /// Waits for the access log's last lines; call it when no request is open any more.
@@ -199,17 +219,17 @@ impl Drop for Running {
     }
 }
 
-/// Binds every listener and starts to serve, to probe the replicas and look for more, and to follow the file that
-/// [`Proxy::set_config_file`] named.
+/// Opens every listener (or takes it from `inherited`) and starts to serve, to probe the replicas and look for more, and
+/// to follow the file that [`Proxy::set_config_file`] named.
 ///
 /// # Errors
-/// When an address can't be bound; the message names it.
-pub fn start(proxy: Arc<Proxy>) -> io::Result<Running> {
+/// When an address can't be bound or its certificate can't be read; the message names it.
+pub fn start(proxy: Arc<Proxy>, inherited: &mut Inherited) -> io::Result<Running> {
     let mut bound = Vec::new();
     let snapshot = proxy.snapshot();
-    for address in &snapshot.config.listen {
-        let listener = Listener::bind(*address)
-            .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))?;
+    for settings in &snapshot.config.listen {
+        let listener = Listener::open(settings, inherited, &proxy.metrics)
+            .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {settings}: {error}")))?;
         bound.push(listener);
     }
     let addresses = bound.iter().map(Listener::address).collect();

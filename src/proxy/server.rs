@@ -1,107 +1,34 @@
-//! Listeners and client connections: accepting, the timers that end silent clients, and draining.
+//! A client's connection that speaks HTTP/1.1: the timers that end silent clients, and draining.
 //!
 //! hyper speaks HTTP; the timers are ours, because they must tell three silences apart: a client that never began a
 //! head, one that stopped within it (408), and one that is merely between two requests.
 use std::future::{Future, poll_fn};
-use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use http::{HeaderMap, Method, Request, header};
+use http::{HeaderMap, HeaderValue, Method, Request, header};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::answer::{self, Problem, X_REQUEST_ID};
+use super::answer::{self, Never, Problem, X_REQUEST_ID};
 use super::exchange::Exchange;
 use super::guard::Bounds;
+use super::listener::Client;
 use super::socket::ClientSocket;
+use super::stream::Stream;
 use super::watched::{Activity, Doing, Watched};
 use super::{Proxy, Stage, head, service};
 use crate::api::{Cause, Family, Phase};
 
-/// Connections the kernel may hold for us before they are accepted.
-const BACKLOG: i32 = 4_096;
 /// How long a closed connection is read on, so that the client sees our last answer instead of a reset.
-const LINGER: Duration = Duration::from_secs(1);
+pub const LINGER: Duration = Duration::from_secs(1);
 /// Pause between two looks at a connection's timers, at least: one of a millisecond must not keep a core busy.
 const LOOK: Duration = Duration::from_millis(50);
-
-/// A bound listener.
-#[derive(Debug)]
-pub struct Listener {
-    socket: TcpListener,
-    address: SocketAddr,
-}
-
-impl Listener {
-    /// Binds; port 0 takes any.
-    pub fn bind(address: SocketAddr) -> io::Result<Self> {
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-        socket.set_reuse_address(true)?;
-        socket.set_nonblocking(true)?;
-        socket.bind(&address.into())?;
-        socket.listen(BACKLOG)?;
-        let socket = TcpListener::from_std(socket.into())?;
-        let address = socket.local_addr()?;
-        Ok(Self { socket, address })
-    }
-
-    /// Where it listens.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// Accepts and serves until the proxy drains and every connection has ended. `places` are all listeners' together.
-    pub async fn serve(self, proxy: Arc<Proxy>, places: Arc<Semaphore>) {
-        let mut stage = proxy.stage.subscribe();
-        let mut connections = JoinSet::new();
-        loop {
-            let accepted = tokio::select! {
-                _ = stage.wait_for(|stage| *stage >= Stage::Draining) => break,
-                Some(_) = connections.join_next() => continue,
-                accepted = accept(&self.socket, &places) => accepted,
-            };
-            match accepted {
-                Ok((stream, client, place)) => {
-                    let proxy = proxy.clone();
-                    connections.spawn(async move {
-                        proxy.metrics.accepted.inc();
-                        proxy.metrics.connections.inc();
-                        serve_connection(&proxy, stream, client).await;
-                        proxy.metrics.connections.dec();
-                        drop(place);
-                    });
-                }
-                Err(error) => {
-                    // Out of file descriptors, most likely: the ones that end make room.
-                    tracing::warn!(%error, "cannot accept connections");
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                }
-            }
-        }
-        drop(self.socket);
-        while connections.join_next().await.is_some() {}
-    }
-}
-
-async fn accept(
-    socket: &TcpListener,
-    places: &Arc<Semaphore>,
-) -> io::Result<(TcpStream, SocketAddr, tokio::sync::OwnedSemaphorePermit)> {
-    let place = places.clone().acquire_owned().await.map_err(io::Error::other)?;
-    let (stream, client) = socket.accept().await?;
-    Ok((stream, client, place))
-}
 
 /// Why a connection's task stopped serving it.
 enum End {
@@ -115,24 +42,27 @@ enum End {
     Refused(Problem),
 }
 
-async fn serve_connection(proxy: &Arc<Proxy>, stream: TcpStream, client: SocketAddr) {
+/// Serves a client that speaks HTTP/1.1, until either side is done. `socket` is what carries `stream`.
+pub async fn serve_connection(proxy: &Arc<Proxy>, stream: Stream, socket: ClientSocket, client: Client) {
     let config = proxy.snapshot().config.clone();
     let (timeouts, limits) = (&config.timeouts, &config.limits);
-    let _ = stream.set_nodelay(true);
-    // A client that takes none of its answer is ended by the kernel: hyper can't see it while its buffer is full.
-    let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(timeouts.idle));
-    let socket = ClientSocket::new(stream);
     let activity = Activity::new();
     let service = service_fn(|request: Request<Incoming>| {
-        let busy = activity.busy();
-        Box::pin(service::handle(proxy.clone(), busy, client, request))
+        let (busy, proxy) = (activity.busy(), proxy.clone());
+        Box::pin(async move {
+            let mut answer = service::handle(proxy.clone(), busy, client, request).await?;
+            if proxy.draining() {
+                answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, Never>(answer)
+        })
     });
     let mut connection = http1::Builder::new()
         .header_read_timeout(None)
         .max_headers(limits.headers)
         // More than any head that passes the guard.
         .max_buf_size(limits.head.max(8 * 1024) + 1)
-        .serve_connection(TokioIo::new(Watched::new(socket.clone(), activity.clone(), Bounds::from(limits))), service);
+        .serve_connection(TokioIo::new(Watched::new(stream, activity.clone(), Bounds::from(limits))), service);
 
     let mut stage = proxy.stage.subscribe();
     let mut seen = Stage::Serving;
@@ -173,8 +103,12 @@ async fn serve_connection(proxy: &Arc<Proxy>, stream: TcpStream, client: SocketA
                 timer.as_mut().reset(deadline.min(now + look));
             }
             Ok(now) = async { stage.wait_for(|stage| *stage > seen).await.map(|stage| *stage) } => {
-                // At the cut, the look that comes now is all: hyper then polls what is open, which sees it and ends.
-                if seen == Stage::Serving {
+                // A request that has begun to arrive is answered; its answer says that it is the last. At the cut, the
+                // look that comes now is all: hyper then polls what is open, which sees it and ends.
+                if now >= Stage::Draining
+                    && seen < Stage::Draining
+                    && matches!(activity.state().0, Doing::Waiting | Doing::Busy)
+                {
                     std::pin::Pin::new(&mut connection).graceful_shutdown();
                 }
                 seen = now;
@@ -183,29 +117,43 @@ async fn serve_connection(proxy: &Arc<Proxy>, stream: TcpStream, client: SocketA
     };
     if let Some(violation) = activity.violation() {
         proxy.metrics.malformed.with_label_values(&[violation.kind.as_str()]).inc();
-        tracing::debug!(%client, cause = violation.kind.as_str(), reason = violation.reason, "malformed request");
+        tracing::debug!(client = %client.address, cause = violation.kind.as_str(), reason = violation.reason, "malformed request");
     }
     let mut stream = connection.into_parts().io.into_inner().into_inner();
     let problem = match end {
         End::Refused(problem) => Some(problem),
-        End::SlowHead => {
-            let wait = humantime::format_duration(timeouts.head);
-            let message = format!("the request head was not whole within {wait} (timeouts.head)");
-            Some(Problem::new(Cause::HeadTimeout, Phase::Head, message))
-        }
+        End::SlowHead => Some(too_slow(timeouts.head)),
         End::Done | End::Silent => None,
     };
     if let Some(problem) = problem {
-        let _ = tokio::time::timeout(LINGER, stream.write_all(&refusal(proxy, client, &problem))).await;
+        refuse(proxy, &mut stream, client, &problem).await;
     }
     linger(stream).await;
 }
 
-/// The answer to a request that never became one: nothing of it is known but what is wrong with it.
-fn refusal(proxy: &Arc<Proxy>, client: SocketAddr, problem: &Problem) -> Vec<u8> {
+/// 408: a head stopped half-way.
+pub fn too_slow(head: Duration) -> Problem {
+    let wait = humantime::format_duration(head);
+    let message = format!("the request head was not whole within {wait} (timeouts.head)");
+    Problem::new(Cause::HeadTimeout, Phase::Head, message)
+}
+
+/// Answers a request that never became one.
+pub async fn refuse(proxy: &Arc<Proxy>, stream: &mut Stream, client: Client, problem: &Problem) {
+    let bytes = refusal(proxy, client, problem);
+    let answer = async {
+        if stream.write_all(&bytes).await.is_ok() {
+            let _ = stream.flush().await;
+        }
+    };
+    let _ = tokio::time::timeout(LINGER, answer).await;
+}
+
+/// The answer to it: nothing of it is known but what is wrong with it.
+fn refusal(proxy: &Arc<Proxy>, client: Client, problem: &Problem) -> Vec<u8> {
     let id = head::request_id(&HeaderMap::new());
     let method = Method::from_bytes(b"-").unwrap_or_default();
-    Exchange::begin(proxy.clone(), id.clone(), client, method).rejected(problem);
+    Exchange::begin(proxy.clone(), id.clone(), client.address, method).rejected(problem);
     let response = answer::problem(Family::OpenAi, problem, None);
     let mut bytes = format!("HTTP/1.1 {}\r\n", response.status()).into_bytes();
     let mut field = |name: &str, value: &[u8]| {
@@ -226,8 +174,8 @@ fn refusal(proxy: &Arc<Proxy>, client: SocketAddr, problem: &Problem) -> Vec<u8>
 }
 
 /// Says goodbye, then reads on for a moment: closing with unread bytes would reset the connection under the answer.
-async fn linger(mut stream: ClientSocket) {
-    if stream.shutdown().await.is_err() {
+pub async fn linger(mut stream: Stream) {
+    if !matches!(tokio::time::timeout(LINGER, stream.shutdown()).await, Ok(Ok(()))) {
         return;
     }
     let drain = async {

@@ -2,7 +2,6 @@
 //!
 //! Each step either goes on or ends in a [`Problem`]; problems become answers in one place.
 use std::future::poll_fn;
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -19,6 +18,7 @@ use super::body;
 use super::exchange::Exchange;
 use super::forward::{self, Answered, Outgoing};
 use super::head::{self, X_WARMROUTE_ATTEMPTS};
+use super::listener::Client;
 use super::models;
 use super::relay::{self, Relay};
 use super::stored::Place;
@@ -40,12 +40,12 @@ enum Reply {
 pub async fn handle(
     proxy: Arc<Proxy>,
     busy: Busy,
-    client: SocketAddr,
+    client: Client,
     request: Request<Incoming>,
 ) -> Result<Response<AnswerBody>, Never> {
     let (head, incoming) = request.into_parts();
     let request_id = head::request_id(&head.headers);
-    let mut exchange = Exchange::begin(proxy.clone(), request_id.clone(), client, head.method.clone());
+    let mut exchange = Exchange::begin(proxy.clone(), request_id.clone(), client.address, head.method.clone());
     let path = head.uri.path().to_owned();
     let route = api::find(&head.method, &path);
     let family = family_of(&route, &head.headers);
@@ -106,7 +106,7 @@ async fn way(
     route: Route<'_>,
     head: request::Parts,
     incoming: Incoming,
-    client: SocketAddr,
+    client: Client,
 ) -> Result<Reply, Problem> {
     let snapshot = exchange.snapshot().clone();
     let Snapshot { config, fleet } = &*snapshot;
@@ -164,7 +164,7 @@ async fn send(
     endpoint: &'static Endpoint,
     head: request::Parts,
     admitted: Admitted,
-    client: SocketAddr,
+    client: Client,
 ) -> Result<Reply, Problem> {
     let Admitted { pool, body, decoded, session, pinned, sequences } = admitted;
     exchange.in_pool(&pool);
@@ -180,7 +180,8 @@ async fn send(
     let hashed = pool.settings().hashed_header().and_then(|header| head.headers.get(header));
     let hashed = hashed.map(|value| xxh3_64(value.as_bytes()));
     let attempt = head::attempt(&head.headers);
-    let mut headers = head::to_replica(head.headers, head.uri.authority(), client, exchange.request_id());
+    let trusted = &exchange.snapshot().config.trusted_proxies;
+    let mut headers = head::to_replica(head.headers, head.uri.authority(), client, trusted, exchange.request_id());
     if decoded {
         headers.remove(header::CONTENT_ENCODING);
     }
@@ -206,7 +207,7 @@ async fn stored_response(
     id: &str,
     head: request::Parts,
     body: Bytes,
-    client: SocketAddr,
+    client: Client,
 ) -> Result<Reply, Problem> {
     let snapshot = exchange.snapshot().clone();
     let pools = snapshot.fleet.pools();
@@ -216,8 +217,8 @@ async fn stored_response(
         let pool = pools.iter().find(|pool| *pool.name() == place.pool)?;
         pool.replica(&place.replica).is_some().then_some((pool, &*place.replica))
     });
-    let attempt = head::attempt(&head.headers);
-    let headers = head::to_replica(head.headers, head.uri.authority(), client, exchange.request_id());
+    let (attempt, trusted) = (head::attempt(&head.headers), &snapshot.config.trusted_proxies);
+    let headers = head::to_replica(head.headers, head.uri.authority(), client, trusted, exchange.request_id());
     let outgoing = Outgoing { method: head.method, target: head.uri, headers, body, attempt, seek: home.is_none() };
     let request = routing::Request {
         sequences: 1,

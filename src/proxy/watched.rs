@@ -4,7 +4,7 @@
 //! until the answers before it are out.
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -24,6 +24,8 @@ pub struct Activity {
     origin: Instant,
     /// Milliseconds since `origin` × 4 + state.
     word: AtomicU64,
+    /// Requests being answered; more than one only in HTTP/2.
+    open: AtomicUsize,
     /// Heads that the guard let through.
     passed: AtomicU64,
     /// Requests that hyper has begun to serve.
@@ -54,6 +56,7 @@ impl Activity {
         Arc::new(Self {
             origin: Instant::now(),
             word: AtomicU64::new(Doing::New as u64),
+            open: AtomicUsize::new(0),
             passed: AtomicU64::new(0),
             begun: AtomicU64::new(0),
             blocked: AtomicBool::new(false),
@@ -79,8 +82,19 @@ impl Activity {
         (doing, self.origin + Duration::from_millis(word >> 2))
     }
 
+    /// Since when no request is being answered; `None` while one is.
+    pub fn idle_since(&self) -> Option<Instant> {
+        (self.open.load(Ordering::Acquire) == 0).then(|| self.state().1)
+    }
+
+    /// Whether no request has come yet.
+    pub fn is_new(&self) -> bool {
+        self.state().0 == Doing::New
+    }
+
     /// A request has begun; it is busy until the returned mark is dropped.
     pub fn busy(self: &Arc<Self>) -> Busy {
+        self.open.fetch_add(1, Ordering::AcqRel);
         self.begun.fetch_add(1, Ordering::AcqRel);
         self.set(Doing::Busy);
         Busy(self.clone())
@@ -125,6 +139,8 @@ impl Drop for Busy {
         // The next head may have begun while this one was answered.
         let in_head = self.0.in_head.load(Ordering::Acquire);
         self.0.set(if in_head { Doing::InHead } else { Doing::Waiting });
+        // Last: who sees that nothing is open must see since when.
+        self.0.open.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -256,7 +272,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         self.stream.is_write_vectored()
     }
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        // TLS takes more than it has sent. Nothing is flushed before all is written.
+        let result = Pin::new(&mut self.stream).poll_flush(cx);
+        self.noted(result)
     }
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)

@@ -1,10 +1,9 @@
-//! Metric families: one table gives the registry, and `docs/metrics.md`.
+//! Metric families: one table gives the registry, and [`reference`](super::reference()).
 //!
 //! Handles on the request path are resolved once a replica ([`ReplicaMetrics`]); a replica that leaves takes its series
 //! along.
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use prometheus::core::{Collector, MetricVec, MetricVecBuilder};
@@ -94,7 +93,13 @@ families! {
     CONNECTIONS = "warmroute_client_connections" Gauge [] "Client connections open.";
     ACCEPTED = "warmroute_client_connections_accepted_total" Counter [] "Client connections accepted.";
     CLIENT_TIMEOUTS = "warmroute_client_timeouts_total" Counter ["timer"]
-        "Client connections ended by a timer: head, keep_alive, body.";
+        "Client connections ended by a timer: head, keep_alive, body; and HTTP/2 answers that their client did not take (stalled).";
+    HANDSHAKES_FAILED = "warmroute_client_handshakes_failed_total" Counter ["kind"]
+        "Client connections that ended before HTTP began: tls, proxy_protocol (a missing or malformed header).";
+    CERTIFICATE_EXPIRY = "warmroute_tls_certificate_expiry_timestamp_seconds" Gauge ["listen"]
+        "When the certificate in use on the listener expires, in seconds since 1970.";
+    CERTIFICATE_RELOADS = "warmroute_tls_certificate_reloads_total" Counter ["listen", "result"]
+        "Changed certificate files taken into use (ok), or found wanting while the one before stays in use (failed).";
     RELOADS = "warmroute_config_reloads_total" Counter ["result"]
         "Reloads of the configuration: `ok`, or `failed` (the configuration before stays in force).";
     RELOAD_OK = "warmroute_config_last_reload_successful" Gauge []
@@ -231,6 +236,11 @@ pub struct Metrics {
     pub client_timeouts: IntCounterVec,
     /// Connections ended by a malformed request: cause.
     pub malformed: IntCounterVec,
+    /// Client connections that ended before HTTP began: kind.
+    pub handshakes_failed: IntCounterVec,
+    certificate_expiry: IntGaugeVec,
+    /// Changed certificate files: listen, result.
+    pub certificate_reloads: IntCounterVec,
     /// Access-log lines dropped.
     pub log_dropped: IntCounter,
     /// Reloads of the configuration: result.
@@ -293,6 +303,9 @@ impl Metrics {
             accepted: build!(r, single IntCounter, ACCEPTED),
             client_timeouts: build!(r, IntCounterVec, CLIENT_TIMEOUTS),
             malformed: build!(r, IntCounterVec, MALFORMED),
+            handshakes_failed: build!(r, IntCounterVec, HANDSHAKES_FAILED),
+            certificate_expiry: build!(r, IntGaugeVec, CERTIFICATE_EXPIRY),
+            certificate_reloads: build!(r, IntCounterVec, CERTIFICATE_RELOADS),
             log_dropped: build!(r, single IntCounter, LOG_DROPPED),
             reloads: build!(r, IntCounterVec, RELOADS),
             reload_ok: build!(r, single IntGauge, RELOAD_OK),
@@ -386,6 +399,14 @@ impl Metrics {
         self.bindings.with_label_values(&[pool]).set(i64::try_from(bindings).unwrap_or(i64::MAX));
     }
 
+    /// Sets when a listener's certificate expires; unknown, the series goes.
+    pub fn set_certificate_expiry(&self, listen: &str, expires: Option<u64>) {
+        match expires.and_then(|seconds| i64::try_from(seconds).ok()) {
+            Some(seconds) => self.certificate_expiry.with_label_values(&[listen]).set(seconds),
+            None => drop(self.certificate_expiry.remove_label_values(&[listen])),
+        }
+    }
+
     /// Sets the gauge of stored-response ids.
     pub fn set_stored(&self, stored: usize) {
         self.stored.set(i64::try_from(stored).unwrap_or(i64::MAX));
@@ -417,22 +438,6 @@ pub struct ReplicaMetrics {
     pub connect_failures: IntCounter,
     /// Times its breaker opened.
     pub breaker_opened: IntCounter,
-}
-
-/// `docs/metrics.md`: the table as Markdown.
-pub fn reference() -> String {
-    let mut text = String::from(
-        "# Metrics\n\n\
-         Served by the admin listener at `/metrics` in Prometheus' text format. Label values come from the configuration or \
-         from fixed lists, never from a client. The names and labels below are a contract.\n\n\
-         | name | kind | labels | meaning |\n| --- | --- | --- | --- |\n",
-    );
-    for family in FAMILIES {
-        let labels: Vec<String> = family.labels.iter().map(|label| format!("`{label}`")).collect();
-        let kind = format!("{:?}", family.kind).to_lowercase();
-        let _ = writeln!(text, "| `{}` | {kind} | {} | {} |", family.name, labels.join(", "), family.help);
-    }
-    text
 }
 
 #[cfg(test)]
@@ -474,15 +479,5 @@ mod tests {
         metrics.retain(|pool, _| pool != Some("p"));
         let text = metrics.render().unwrap();
         assert!(!text.contains("pool=\"p\"") && text.contains("warmroute_health_probes_total{replica=\"a\""), "{text}");
-    }
-
-    #[test]
-    fn the_reference_is_the_table() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md");
-        if std::env::var_os("UPDATE_DOCS").is_some() {
-            std::fs::write(path, reference()).unwrap();
-        }
-        let committed = std::fs::read_to_string(path).unwrap_or_default();
-        assert_eq!(committed, reference(), "docs/metrics.md is out of date: run UPDATE_DOCS=1 cargo test --lib");
     }
 }

@@ -4,7 +4,9 @@
 mod access_log;
 mod log;
 mod metrics;
+mod reference;
 
 pub use access_log::{AccessLog, Record};
 pub use log::{init as init_log, set_filter as set_log_filter};
-pub use metrics::{FAMILIES, Family, Kind, Metrics, ReplicaMetrics, reference};
+pub use metrics::{FAMILIES, Family, Kind, Metrics, ReplicaMetrics};
+pub use reference::reference;

@@ -35,6 +35,7 @@ macro_rules! checks {
 
 mod breaker;
 mod discover;
+mod edge;
 mod health;
 mod limits;
 mod listeners;
@@ -52,6 +53,7 @@ fn files() -> Vec<Checks> {
     vec![
         breaker::CHECKS,
         discover::CHECKS,
+        edge::CHECKS,
         health::CHECKS,
         limits::CHECKS,
         listeners::CHECKS,

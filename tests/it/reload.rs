@@ -281,7 +281,7 @@ async fn what_cannot_change_live_is_said_by_the_reload_and_by_check() {
     let keys = ["listen", "limits.connections"];
     assert_eq!(answer.json()["needs_restart"], serde_json::json!(keys));
     let shown = proxy.admin_get("/config").await.json();
-    assert_eq!((&shown["listen"][0], &shown["limits"]["body"]), (&"127.0.0.1:0".into(), &"1MiB".into()));
+    assert_eq!((&shown["listen"][0]["address"], &shown["limits"]["body"]), (&"127.0.0.1:0".into(), &"1MiB".into()));
     assert_eq!(shown["limits"]["connections"], 16_384, "what is shown is what is in force");
     assert!(
         proxy.process.output().iter().any(|line| line.contains("WARN") && line.contains("listen, limits.connections"))

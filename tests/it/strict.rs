@@ -115,7 +115,6 @@ async fn heads_that_are_not_plain_are_refused() {
             ("two Hosts", line(p, "Host: a\r\nHost: b\r\n"), &[400]),
             ("no version", line("POST /v1/chat/completions", "Host: x\r\n"), &[400]),
             ("HTTP/3.0", line("POST /v1/chat/completions HTTP/3.0", "Host: x\r\n"), &[400, 505]),
-            ("HTTP/2's preface", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), &[0, 400, 505]),
             ("not HTTP", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n".to_vec(), &[400]),
         ],
     )

@@ -166,6 +166,7 @@ impl Client {
     fn new(address: SocketAddr, session: &str) -> Self {
         let authority = address.to_string();
         let url = ReplicaUrl {
+            tls: false,
             host: address.ip().to_string().into(),
             port: address.port(),
             authority: authority.as_str().into(),
@@ -176,7 +177,7 @@ impl Client {
             host: value(&authority),
             session: value(session),
             // Kept for less than the proxy keeps it, as clients should.
-            connections: Connections::new(url, Duration::from_secs(5), Duration::from_secs(60)),
+            connections: Connections::new(url, None, Duration::from_secs(5), Duration::from_secs(60)),
         }
     }
 

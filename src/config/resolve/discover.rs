@@ -7,20 +7,21 @@ use super::{Across, Read, or};
 use crate::config::check::Item;
 use crate::config::error::Errors;
 use crate::config::model::*;
+use crate::config::tls::PoolTls;
 
 /// The replicas of a file that `discover` names: a checked list.
-pub(in crate::config) fn replica_list(items: &[Item], errors: &mut Errors) -> Vec<Replica> {
+pub(in crate::config) fn replica_list(items: &[Item], tls: &PoolTls, errors: &mut Errors) -> Vec<Replica> {
     let mut across = Across::new(errors);
     let mut replicas = Vec::new();
     for item in items {
-        let replica = across.replica(item, &replicas);
+        let replica = across.replica(item, tls, &replicas);
         replicas.extend(replica);
     }
     replicas
 }
 
 impl Across<'_> {
-    pub(super) fn discover(&mut self, pool: &Item) -> Option<Discover> {
+    pub(super) fn discover(&mut self, pool: &Item, tls: PoolTls) -> Option<Discover> {
         let item = pool.get("discover")?;
         let (file, dns) = (item.get("file"), item.get("dns"));
         let from = match (file, dns) {
@@ -64,6 +65,6 @@ impl Across<'_> {
                 DiscoverFrom::Dns(dns)
             }
         };
-        Some(Discover { from, interval: or(Some(item), "interval", Duration::from_secs(10)) })
+        Some(Discover { from, tls, interval: or(Some(item), "interval", Duration::from_secs(10)) })
     }
 }

@@ -113,7 +113,9 @@ impl Names {
             (IpAddr::V4(ip), 80) => ip.to_string(),
             (ip, port) => SocketAddr::new(ip, port).to_string(),
         };
+        // Plain text: a certificate is for a name, and what is found here are addresses.
         let url = ReplicaUrl {
+            tls: false,
             host: ip.to_string().into(),
             port,
             authority: authority.into(),
@@ -126,6 +128,7 @@ impl Names {
             credential: self.dns.credential.clone(),
             max_in_flight: self.dns.max_in_flight,
             incarnation: 0,
+            tls: None,
         }
     }
 }

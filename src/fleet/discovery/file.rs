@@ -3,22 +3,24 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::List;
-use crate::config::{self, Watch};
+use crate::config::{self, PoolTls, Watch};
 
 /// The file, and what waits for its changes.
 pub(super) struct File {
     path: PathBuf,
+    tls: PoolTls,
     watch: Watch,
 }
 
 impl File {
-    pub fn new(path: PathBuf) -> Self {
-        Self { watch: Watch::new(&path), path }
+    pub fn new(path: PathBuf, tls: PoolTls) -> Self {
+        Self { watch: Watch::new(&path), path, tls }
     }
 
     pub async fn look(&mut self) -> Result<List, String> {
-        let path = self.path.clone();
-        let read = tokio::task::spawn_blocking(move || config::load_replicas(&path, &|name| std::env::var(name).ok()));
+        let (path, tls) = (self.path.clone(), self.tls.clone());
+        let env = |name: &str| std::env::var(name).ok();
+        let read = tokio::task::spawn_blocking(move || config::load_replicas(&path, &tls, &env));
         match read.await {
             Ok(Ok(replicas)) => Ok(List { replicas, holds: None }),
             Ok(Err(errors)) => Err(errors.to_string()),

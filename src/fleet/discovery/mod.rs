@@ -37,7 +37,7 @@ pub async fn watch(
     found: impl Fn(Vec<Replica>) + Send + Sync,
 ) {
     let mut source = match discover.from {
-        DiscoverFrom::File(path) => Source::File(file::File::new(path)),
+        DiscoverFrom::File(path) => Source::File(file::File::new(path, discover.tls)),
         DiscoverFrom::Dns(dns) => Source::Dns(Box::new(dns::Names::new(dns))),
     };
     let mut last: Option<Vec<Replica>> = None;

@@ -10,7 +10,7 @@ use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
 use tokio::net::UdpSocket;
 
 use super::*;
-use crate::config::{Dns, DnsRecords};
+use crate::config::{Dns, DnsRecords, PoolTls};
 
 /// What is answered to one question.
 #[derive(Clone)]
@@ -180,7 +180,11 @@ async fn a_watched_pool_follows_and_counts() {
     let server = Server::start().await;
     let metrics = Arc::new(Metrics::new().unwrap());
     let (send, mut lists) = tokio::sync::mpsc::channel(8);
-    let discover = Discover { from: DiscoverFrom::Dns(server.dns("e.test")), interval: Duration::from_millis(50) };
+    let discover = Discover {
+        from: DiscoverFrom::Dns(server.dns("e.test")),
+        tls: PoolTls::default(),
+        interval: Duration::from_millis(50),
+    };
     server.addresses("e.test.", &["10.0.0.1"], &[]);
     let found = move |list: Vec<Replica>| send.try_send(list.len()).unwrap();
     let task = tokio::spawn(watch("p".into(), discover, metrics.clone(), found));

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use bytes::{Buf, BytesMut};
 use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::{PATIENCE, within};
@@ -159,9 +159,13 @@ impl Response {
     }
 }
 
+/// What carries a connection.
+pub trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
+
 /// One connection.
 pub struct Client {
-    stream: TcpStream,
+    stream: Box<dyn Io>,
     peer: SocketAddr,
     buffer: BytesMut,
     method: String,
@@ -178,7 +182,19 @@ impl Client {
     /// A client over a connection made elsewhere (socket options set, say).
     pub fn over(stream: TcpStream, peer: SocketAddr) -> Self {
         let _ = stream.set_nodelay(true);
-        Self { stream, peer, buffer: BytesMut::new(), method: "GET".into(), body: Body::Done, cut: false }
+        Self::on(stream, peer)
+    }
+
+    /// A client on any stream (TLS, say).
+    pub fn on(stream: impl Io + 'static, peer: SocketAddr) -> Self {
+        Self {
+            stream: Box::new(stream),
+            peer,
+            buffer: BytesMut::new(),
+            method: "GET".into(),
+            body: Body::Done,
+            cut: false,
+        }
     }
 
     pub async fn send(&mut self, request: &Request) {

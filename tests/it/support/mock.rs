@@ -15,7 +15,10 @@ pub struct Mock {
 impl Mock {
     /// Starts one that answers as fast as it can, with further arguments.
     pub fn start(args: &[&str]) -> Self {
-        let mut all = vec!["mock", "--listen", "127.0.0.1:0"];
+        let mut all = vec!["mock"];
+        if !args.contains(&"--listen") {
+            all.extend(["--listen", "127.0.0.1:0"]);
+        }
         all.extend_from_slice(args);
         let mut process = Process::start(&all, &[]);
         let address = process.line("address", |line| address_after(line, "listening on http://"));

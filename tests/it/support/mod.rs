@@ -3,7 +3,9 @@
 //! Nothing here uses the library's own HTTP code: what is tested must not be its own witness. Children are killed by
 //! pid when their handle drops, and their output is shown when a test fails. Waiting is done by condition
 //! ([`wait_until`]); a test itself never sleeps.
+mod certificates;
 mod config;
+mod h2;
 mod http;
 mod mock;
 mod process;
@@ -12,7 +14,9 @@ mod requests;
 mod upstream;
 mod wait;
 
+pub use certificates::{Authority, tls_client, tls_connect, tls_front, tls12_client};
 pub use config::{Config, Pool};
+pub use h2::{ENDS, Http2, frame, piece, preface, request_block, rest};
 pub use http::{Client, Event, Head, Request, Response, exchange, get, sse_events};
 pub use mock::Mock;
 pub use process::{Process, address_after};

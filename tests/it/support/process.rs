@@ -33,11 +33,23 @@ struct Output {
 impl Process {
     /// Starts `warmroute ARGS` with extra environment. Both of its outputs are kept.
     pub fn start(args: &[&str], environment: &[(&str, &str)]) -> Self {
-        let mut child = Command::new(binary())
-            .args(args)
+        let mut command = Command::new(binary());
+        command.args(args).stdin(Stdio::null());
+        Self::spawn(args.first().unwrap_or(&""), command, environment)
+    }
+
+    /// Starts `warmroute ARGS` with a listening socket passed as systemd passes it: descriptor 3, `LISTEN_FDS`.
+    pub fn start_with_socket(args: &[&str], socket: &std::net::TcpListener) -> Self {
+        let mut command = Command::new("sh");
+        command.args(["-c", "LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" \"$@\" 3<&0 0</dev/null", binary()]).args(args);
+        command.stdin(std::os::fd::OwnedFd::from(socket.try_clone().expect("a socket can be duplicated")));
+        Self::spawn(args.first().unwrap_or(&""), command, &[])
+    }
+
+    fn spawn(name: &str, mut command: Command, environment: &[(&str, &str)]) -> Self {
+        let mut child = command
             .env_remove("RUST_LOG")
             .envs(environment.iter().copied())
-            .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -45,7 +57,7 @@ impl Process {
         let output = Arc::new(Output::default());
         output.follow(child.stdout.take().expect("piped"));
         output.follow(child.stderr.take().expect("piped"));
-        Self { name: args.first().unwrap_or(&"").to_string(), child, output }
+        Self { name: name.to_string(), child, output }
     }
 
     /// Its process id.
@@ -102,6 +114,14 @@ impl Process {
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+
+    /// Processor time spent so far, by all its threads; to a hundredth of a second.
+    pub fn cpu(&self) -> Duration {
+        let text = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("the process runs");
+        let fields: Vec<&str> = text.rsplit_once(')').expect("a name").1.split_whitespace().collect();
+        let ticks = |field: usize| fields[field].parse::<u64>().expect("a number");
+        Duration::from_millis(10 * (ticks(11) + ticks(12)))
     }
 
     /// Resident memory in bytes.

@@ -34,16 +34,28 @@ impl Proxy {
 
     /// Starts it with extra environment.
     pub fn start_with(config: &Config, environment: &[(&str, &str)]) -> Self {
+        Self::launch(config, |path| Process::start(&["serve", "--config", path], environment))
+    }
+
+    /// Starts it with a listening socket passed to it.
+    pub fn start_on(config: &Config, socket: &std::net::TcpListener) -> Self {
+        Self::launch(config, |path| Process::start_with_socket(&["serve", "--config", path], socket))
+    }
+
+    fn launch(config: &Config, start: impl FnOnce(&str) -> Process) -> Self {
         let folder = TempDir::new().expect("a folder for the configuration");
         let path = folder.path().join("warmroute.yaml");
         std::fs::write(&path, config.yaml()).expect("the configuration is written");
-        Self::serving(folder, path, environment)
+        Self::follow(folder, path, start)
     }
 
     /// Starts it with a file that lies somewhere in `folder`.
     pub fn serving(folder: TempDir, config: PathBuf, environment: &[(&str, &str)]) -> Self {
-        let path = config.to_str().expect("UTF-8").to_string();
-        let mut process = Process::start(&["serve", "--config", &path], environment);
+        Self::follow(folder, config, |path| Process::start(&["serve", "--config", path], environment))
+    }
+
+    fn follow(folder: TempDir, config: PathBuf, start: impl FnOnce(&str) -> Process) -> Self {
+        let mut process = start(config.to_str().expect("UTF-8"));
         let address = process.line("proxy address", |line| listening(line, "proxy"));
         let admin = process.line("admin address", |line| listening(line, "admin"));
         Self { process, address, admin, config, folder }
