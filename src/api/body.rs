@@ -32,6 +32,9 @@ pub struct Hints<'a> {
     pub previous_response_id: Option<Cow<'a, str>>,
     /// Anthropic's `metadata.user_id`.
     pub user_id: Option<Cow<'a, str>>,
+    /// What the engine makes its prompt of, as raw JSON, in the order in which chat templates put it: `tools`, `system` or
+    /// `instructions`, then `messages`, `prompt`, `input` or `text`.
+    pub prompt: [Option<&'a str>; 3],
 }
 
 #[derive(Default)]
@@ -43,6 +46,9 @@ struct Fields<'a> {
     prompt_cache_key: Option<&'a RawValue>,
     previous_response_id: Option<&'a RawValue>,
     metadata: Option<&'a RawValue>,
+    tools: Option<&'a RawValue>,
+    system: Option<&'a RawValue>,
+    messages: Option<&'a RawValue>,
 }
 
 #[derive(serde::Deserialize)]
@@ -56,6 +62,11 @@ enum Field {
     CacheKey,
     PreviousResponseId,
     Metadata,
+    Tools,
+    #[serde(alias = "instructions")]
+    System,
+    #[serde(alias = "input", alias = "text")]
+    Messages,
     #[serde(other)]
     Other,
 }
@@ -80,6 +91,9 @@ impl<'de> Visitor<'de> for FieldsVisitor {
                 Field::CacheKey => &mut fields.prompt_cache_key,
                 Field::PreviousResponseId => &mut fields.previous_response_id,
                 Field::Metadata => &mut fields.metadata,
+                Field::Tools => &mut fields.tools,
+                Field::System => &mut fields.system,
+                Field::Messages => &mut fields.messages,
                 Field::Other => {
                     map.next_value::<IgnoredAny>()?;
                     continue;
@@ -107,6 +121,7 @@ pub fn read(body: &[u8]) -> Result<Hints<'_>, serde_json::Error> {
         prompt_cache_key: fields.prompt_cache_key.and_then(string),
         previous_response_id: fields.previous_response_id.and_then(string),
         user_id: fields.metadata.and_then(user_id),
+        prompt: [fields.tools, fields.system, fields.messages.or(fields.prompt)].map(|raw| raw.map(RawValue::get)),
     })
 }
 

@@ -14,6 +14,7 @@ mod pool;
 mod probe;
 mod queue;
 mod replica;
+mod shadow;
 #[cfg(test)]
 mod tests;
 mod upstream_tls;

@@ -14,6 +14,7 @@ use super::Replica;
 use super::budget::Budget;
 use super::panic::{self, Down};
 use super::queue::{Queue, Ticket};
+use super::shadow::{Shadow, ShadowMetrics};
 use crate::config::{self, Models};
 use crate::routing::{Effect, Plan, Refusal, Request, Router, State, Tick};
 use crate::telemetry::Metrics;
@@ -37,7 +38,7 @@ struct Core {
     /// Whom the router's answers name.
     members: HashMap<Arc<str>, Arc<Replica>>,
     /// Decides beside it.
-    shadow: Option<Router>,
+    shadow: Option<Shadow>,
 }
 
 impl Core {
@@ -49,7 +50,7 @@ impl Core {
         };
         let members = replicas.iter().map(|replica| replica.member()).collect();
         match &mut self.shadow {
-            Some(shadow) => {
+            Some(Shadow { router: shadow, .. }) => {
                 if before
                     .is_none_or(|before| (&before.shadow, &before.session) != (&settings.shadow, &settings.session))
                 {
@@ -59,17 +60,22 @@ impl Core {
             }
             None => {
                 let router = Router::new(policy, &settings.session, members, fastrand::u64(..));
-                self.shadow = Some(router.into_shadow());
+                self.shadow = Some(Shadow::new(router.into_shadow()));
             }
         }
     }
 
     /// Whom the shadow would take.
     fn decide_beside(&mut self, request: &Request<'_>, now: Tick) -> Option<Arc<str>> {
-        let shadow = self.shadow.as_mut()?;
-        let plan = shadow.decide(request, now).ok()?;
-        plan.on_success.iter().for_each(|effect| shadow.apply(effect, now));
-        Some(plan.leg.replica)
+        self.shadow.as_mut()?.decide(request, now)
+    }
+
+    /// What the prompt finds where it goes, and would find where the shadow would send it, in blocks.
+    fn expect(&mut self, taken: &str, beside: &str, blocks: &[u64]) -> Option<[usize; 2]> {
+        let life = |id: &str| self.members.get(id).map(|member| member.key());
+        let (taken, beside) = (life(taken)?, life(beside)?);
+        let [by_policy, by_shadow] = &mut self.shadow.as_mut()?.seen;
+        Some([by_policy.visit(taken, blocks), by_shadow.visit(beside, blocks)])
     }
 }
 
@@ -88,8 +94,8 @@ pub struct PoolMetrics {
     pub over_budget: IntCounter,
     /// Waits that ended in a place.
     pub queue_wait: Histogram,
-    /// Decisions on which the shadow agreed, and on which it did not.
-    shadow: [IntCounter; 2],
+    /// The shadow's.
+    shadow: ShadowMetrics,
 }
 
 /// What becomes of a request that would wait.
@@ -160,7 +166,7 @@ impl Pool {
             panics: metrics.panics.with_label_values(&[name]),
             over_budget: metrics.over_budget.with_label_values(&[name]),
             queue_wait: metrics.queue_wait(name),
-            shadow: ["same", "other"].map(|agreement| metrics.shadow.with_label_values(&[name, agreement])),
+            shadow: ShadowMetrics::new(name, metrics),
         };
         Self { settings, replicas, core, queue, budget, metrics }
     }
@@ -212,9 +218,13 @@ impl Pool {
         let plan = core.router.decide(request, now)?;
         // The router has no other members than these; a name that is missing would be a bug there, not a request's.
         let replica = core.members.get(&plan.leg.replica).cloned().ok_or(Refusal::NoneReady)?;
+        let matched = beside.as_ref().and_then(|beside| core.expect(&plan.leg.replica, beside, request.blocks));
         drop(core);
         if let Some(beside) = beside {
-            self.metrics.shadow[usize::from(beside != plan.leg.replica)].inc();
+            self.metrics.shadow.agreement[usize::from(beside != plan.leg.replica)].inc();
+            if let Some(matched) = matched {
+                self.metrics.shadow.count(request.blocks.len(), matched);
+            }
         }
         if panic {
             self.metrics.panics.inc();

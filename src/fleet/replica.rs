@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::connections::Connections;
 use super::health::Judgement;
@@ -235,6 +236,11 @@ impl Replica {
     /// Whether the operator has drained it.
     pub fn drained(&self) -> bool {
         self.standing.lock().drained
+    }
+
+    /// A number that no other replica has, and this one in no other life.
+    pub fn key(&self) -> u64 {
+        xxh3_64_with_seed(self.id.as_bytes(), self.life)
     }
 
     /// A number that is higher in each new life of the same id.

@@ -11,6 +11,7 @@ use super::{Proxy, Snapshot};
 use crate::api::{self, Body, Cause, Endpoint, Family, Hints, ModelName, Phase, Source};
 use crate::config::RequestEncoding;
 use crate::fleet::{Fleet, Pool};
+use crate::prefix::Chain;
 use crate::routing::SessionKey;
 
 /// A request that knows its pool.
@@ -27,13 +28,30 @@ pub struct Admitted {
     pub pinned: Option<Arc<str>>,
     /// Sequences it makes the engine generate.
     pub sequences: u32,
+    /// Hashes of its prompt's blocks, when the pool has a use for them.
+    pub blocks: Vec<u64>,
 }
 
 impl Admitted {
     /// A body that is nobody's business.
     pub fn opaque(pool: Arc<Pool>, body: Bytes) -> Self {
-        Self { pool, body, decoded: false, session: None, pinned: None, sequences: 1 }
+        Self { pool, body, decoded: false, session: None, pinned: None, sequences: 1, blocks: Vec::new() }
     }
+}
+
+/// The chain of the prompt's blocks, for the shadow's estimate.
+fn blocks(pool: &Pool, endpoint: &Endpoint, hints: &Hints<'_>) -> Vec<u64> {
+    if pool.settings().shadow.is_none() || endpoint.load_only {
+        return Vec::new();
+    }
+    let mut chain = Chain::new(hints.model.as_ref().map_or("", |model| &*model.name));
+    for part in hints.prompt {
+        // The list's last bracket is no part of the prompt: the next turn has a comma there.
+        let text = part.unwrap_or_default().trim_end_matches(']');
+        chain.add(text.as_bytes());
+        chain.add(&[0]);
+    }
+    chain.finish()
 }
 
 /// Whether the pool's policy asks for a session on this endpoint.
@@ -84,8 +102,9 @@ pub async fn admit(
         None
     };
     let pinned = previous.filter(|place| place.pool == *pool.name()).map(|place| place.replica);
+    let blocks = blocks(pool, endpoint, &hints);
     let (body, decoded) = outgoing_body(pool, endpoint, hints.model.as_ref(), coding, &received, &plain)?;
-    Ok(Admitted { pool: pool.clone(), body, decoded, session, pinned, sequences: hints.sequences })
+    Ok(Admitted { pool: pool.clone(), body, decoded, session, pinned, sequences: hints.sequences, blocks })
 }
 
 /// The session (if any), when nothing in the body matters: it is passed on encoded, or the pool takes any model, the
@@ -94,7 +113,7 @@ fn by_head(pool: &Pool, endpoint: &Endpoint, headers: &HeaderMap) -> Option<Opti
     let settings = pool.settings();
     let encoded = !matches!(body::coding(headers), Ok(None));
     let passes = encoded && settings.request_encoding == RequestEncoding::Pass;
-    if !passes && (encoded || !pool.any_model() || endpoint.family == Family::Responses) {
+    if !passes && (encoded || !pool.any_model() || endpoint.family == Family::Responses || settings.shadow.is_some()) {
         return None;
     }
     if !keyed(pool, endpoint) {

@@ -166,7 +166,7 @@ async fn send(
     admitted: Admitted,
     client: Client,
 ) -> Result<Reply, Problem> {
-    let Admitted { pool, body, decoded, session, pinned, sequences } = admitted;
+    let Admitted { pool, body, decoded, session, pinned, sequences, blocks } = admitted;
     exchange.in_pool(&pool);
     if admit::keyed(&pool, endpoint) {
         let source = match (&session, &pinned) {
@@ -192,6 +192,7 @@ async fn send(
         sequences,
         load_only: endpoint.load_only,
         pinned: pinned.as_deref(),
+        blocks: &blocks,
         ..Default::default()
     };
     let answered = forward::forward(exchange, &pool, &outgoing, request).await?;

@@ -58,6 +58,8 @@ pub struct Request<'a> {
     pub pinned: Option<&'a str>,
     /// No other replica will do than the pinned one, also when that is down.
     pub pinned_only: bool,
+    /// Hashes of the prompt's blocks ([`crate::prefix::Chain`]); empty when nobody asks for them.
+    pub blocks: &'a [u64],
     /// Replicas that an attempt of this request has already failed on.
     pub tried: &'a [Arc<str>],
     /// Replicas that may be chosen although they are down: more are than may be left out.

@@ -71,6 +71,10 @@ families! {
     QUEUE = "warmroute_queue_requests" Gauge ["pool"] "Requests that wait for a place on a replica.";
     QUEUE_WAIT = "warmroute_queue_wait_seconds" Histogram ["pool"]
         "Time that requests waited which then got a place. Those that got none are `warmroute_requests_rejected_total` with the causes `queue_full` and `queue_timeout`.";
+    SHADOW_PROMPT = "warmroute_shadow_prompt_tokens_total" Counter ["pool"]
+        "Prompt tokens of requests that a shadow decided on, in whole blocks of 64, estimated as 4 bytes a token.";
+    SHADOW_RECOMPUTED = "warmroute_shadow_recomputed_tokens_total" Counter ["pool", "by"]
+        "Of these, the tokens expected to be computed again where the `policy` sent them, and where the `shadow` would have.";
     SHADOW = "warmroute_shadow_decisions_total" Counter ["pool", "agreement"]
         "Decisions of the shadow policy: `same` replica as the policy's, or `other`.";
     UPSTREAM_IDLE = "warmroute_upstream_idle_connections" Gauge ["replica"]
@@ -212,6 +216,10 @@ pub struct Metrics {
     pub panics: IntCounterVec,
     queue: IntGaugeVec,
     queue_wait: HistogramVec,
+    /// Prompt tokens that a shadow saw: pool.
+    pub shadow_prompt: IntCounterVec,
+    /// Those expected to be computed again: pool, by.
+    pub shadow_recomputed: IntCounterVec,
     /// The shadow's decisions: pool, agreement.
     pub shadow: IntCounterVec,
     upstream_idle: IntGaugeVec,
@@ -288,6 +296,8 @@ impl Metrics {
             panics: build!(r, IntCounterVec, PANICS),
             queue: build!(r, IntGaugeVec, QUEUE),
             queue_wait: build!(r, histogram QUEUE_WAIT),
+            shadow_prompt: build!(r, IntCounterVec, SHADOW_PROMPT),
+            shadow_recomputed: build!(r, IntCounterVec, SHADOW_RECOMPUTED),
             shadow: build!(r, IntCounterVec, SHADOW),
             upstream_idle: build!(r, IntGaugeVec, UPSTREAM_IDLE),
             phase: build!(r, histogram PHASE),

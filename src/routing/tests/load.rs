@@ -110,6 +110,7 @@ impl World {
                     explain: false,
                     pinned_only: false,
                     readmitted: &[],
+                    blocks: &[],
                 };
                 self.decide(pool, &request);
             }

@@ -55,3 +55,27 @@ async fn a_shadow_takes_no_place_from_anyone() {
     drop(clients);
     proxy.load_is_zero().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_policy_and_shadow_would_recompute_is_estimated() {
+    const TURNS: usize = 8;
+    let engines = [Engine::answering(200).await, Engine::answering(200).await];
+    let proxy = Proxy::start(&Config::new(in_turn(&engines, &["shadow: session_sticky"]))).await;
+    // One conversation that grows by 2,000 characters a turn.
+    let mut messages = Vec::new();
+    for turn in 0..TURNS {
+        messages.push(serde_json::json!({"role": "user", "content": format!("{turn}").repeat(2_000)}));
+        let body = serde_json::json!({"model": "m", "messages": messages}).to_string();
+        let request = Request::new("POST", "/v1/chat/completions").header("x-session-id", "session-one").body(body);
+        assert_eq!(proxy.exchange(&request).await.status(), 200);
+    }
+    let prompt = count(&proxy, "warmroute_shadow_prompt_tokens_total{pool=\"m\"}").await;
+    let recomputed =
+        async |by| count(&proxy, &format!("warmroute_shadow_recomputed_tokens_total{{by=\"{by}\",pool=\"m\"}}")).await;
+    let (policy, shadow) = (recomputed("policy").await, recomputed("shadow").await);
+    // 500 tokens a turn, 1 + 2 + … + 8 turns long; what the shadow would not find is each turn's own.
+    assert!((500 * 36 - 8 * 64..=500 * 36 + 8 * 64).contains(&prompt), "{prompt}");
+    assert!((500 * TURNS - 64..=500 * TURNS + TURNS * 64).contains(&shadow), "{shadow}");
+    // In turn over two replicas, each finds what it saw two turns ago.
+    assert!((2 * 500 * TURNS - 500 - TURNS * 64..=2 * 500 * TURNS).contains(&policy), "{policy}");
+}
