@@ -198,7 +198,7 @@ impl Connections {
             stream.set_nodelay(true)?;
             let tls = self.tls.as_ref().map(ArcSwap::load_full);
             let wire = match &tls {
-                None => Wire::Plain(stream),
+                None => Wire::Left(stream),
                 Some(tls) => tls.connect(stream).await.map_err(ConnectError::Tls)?,
             };
             let (sender, connection) = http1::Builder::new().max_buf_size(READ).handshake(TokioIo::new(wire)).await?;

@@ -1,15 +1,13 @@
 //! TLS to a replica: its certificate is judged against its own authorities or the public ones, for one name.
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use tokio_util::either::Either;
 
 use crate::config::{ReplicaTls, provider};
 
@@ -59,62 +57,9 @@ impl UpstreamTls {
     pub async fn connect(&self, stream: TcpStream) -> io::Result<Wire> {
         let (connector, name) = self.setup.as_ref().map_err(|problem| io::Error::other(problem.clone()))?;
         let stream = connector.connect(name.clone(), stream).await?;
-        Ok(Wire::Tls(Box::new(stream)))
+        Ok(Either::Right(Box::new(stream)))
     }
 }
 
-/// What carries the bytes to a replica.
-#[derive(Debug)]
-pub enum Wire {
-    /// As they are.
-    Plain(TcpStream),
-    /// In TLS.
-    Tls(Box<TlsStream<TcpStream>>),
-}
-
-/// Calls the same method on whichever it is.
-macro_rules! either {
-    ($self:ident, $stream:ident => $call:expr) => {
-        match $self.get_mut() {
-            Wire::Plain(inner) => {
-                let $stream = Pin::new(inner);
-                $call
-            }
-            Wire::Tls(inner) => {
-                let $stream = Pin::new(&mut **inner);
-                $call
-            }
-        }
-    };
-}
-
-impl AsyncRead for Wire {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        either!(self, stream => stream.poll_read(cx, buf))
-    }
-}
-
-impl AsyncWrite for Wire {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        either!(self, stream => stream.poll_write(cx, buf))
-    }
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        either!(self, stream => stream.poll_write_vectored(cx, bufs))
-    }
-    fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Plain(inner) => inner.is_write_vectored(),
-            Self::Tls(inner) => inner.is_write_vectored(),
-        }
-    }
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        either!(self, stream => stream.poll_flush(cx))
-    }
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        either!(self, stream => stream.poll_shutdown(cx))
-    }
-}
+/// What carries the bytes to a replica: as they are, or in TLS.
+pub type Wire = Either<TcpStream, Box<TlsStream<TcpStream>>>;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::HeaderMap;
 
-use super::answer::Problem;
 use super::body::{self, Coding};
+use super::problem::Problem;
 use super::{Proxy, Snapshot};
 use crate::api::{self, Body, Cause, Endpoint, Family, Hints, ModelName, Phase, Source};
 use crate::config::RequestEncoding;

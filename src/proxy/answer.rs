@@ -4,33 +4,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Response, header};
+use http::{HeaderValue, Response, header};
 use http_body::{Body, Frame, SizeHint};
 
+use super::problem::Problem;
 use super::relay::{Relay, RelayError};
 use super::watched::Busy;
-use crate::api::{Cause, Family, Phase, error_body};
-
-/// `x-request-id`.
-pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-
-/// What went wrong with a request that the router answers itself.
-#[derive(Debug)]
-pub struct Problem {
-    /// What.
-    pub cause: Cause,
-    /// When.
-    pub phase: Phase,
-    /// For people: what was wrong, where, what to do.
-    pub message: String,
-}
-
-impl Problem {
-    /// A problem.
-    pub fn new(cause: Cause, phase: Phase, message: impl Into<String>) -> Self {
-        Self { cause, phase, message: message.into() }
-    }
-}
+use crate::api::{Family, error_body};
 
 /// The body of an answer. It keeps the client's connection marked as busy until it is dropped.
 #[derive(Debug)]

@@ -14,8 +14,8 @@ use ruzstd::decoding::StreamingDecoder;
 use ruzstd::decoding::errors::FrameDecoderError;
 use tokio::time::Instant;
 
-use super::answer::Problem;
 use super::guard::Violation;
+use super::problem::Problem;
 use crate::api::{Cause, Phase};
 use crate::config::Limits;
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use http::{Method, StatusCode};
 
-use super::answer::Problem;
+use super::problem::Problem;
 use super::{Proxy, Snapshot};
 use crate::api::{Cause, Phase, Source};
 use crate::fleet::{Place, Pool, Replica};

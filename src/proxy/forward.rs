@@ -10,9 +10,9 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 
-use super::answer::Problem;
 use super::exchange::Exchange;
 use super::head;
+use super::problem::Problem;
 use crate::api::{Cause, Phase};
 use crate::config::RetryOn;
 use crate::fleet::{self, ConnectError, Connection, Pool, Replica, SendFailure, Waiting};

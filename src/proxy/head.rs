@@ -9,9 +9,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, header, request
 
 use ipnet::IpNet;
 
-use super::answer::{Problem, X_REQUEST_ID};
 use super::http2;
 use super::listener::Client;
+use super::problem::Problem;
 use crate::api::{Cause, Phase};
 use crate::config::Limits;
 
@@ -29,6 +29,8 @@ const HOP_BY_HOP: [HeaderName; 11] = [
     HeaderName::from_static("http2-settings"),
 ];
 
+/// The id a request goes by.
+pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");

@@ -21,8 +21,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::answer::{AnswerBody, Never, Problem};
+use super::answer::{AnswerBody, Never};
 use super::listener::Client;
+use super::problem::Problem;
 use super::stream::Stream;
 use super::watched::Activity;
 use super::{Proxy, Stage, service};

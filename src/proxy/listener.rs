@@ -217,12 +217,12 @@ async fn serve(proxy: &Arc<Proxy>, settings: &Settings, stream: TcpStream, peer:
 
     let mut alpn = None;
     let transport = match &settings.tls {
-        None => Transport::Plain(stream),
+        None => Transport::Left(stream),
         Some(acceptor) => match timeout_at(deadline, acceptor.accept(stream)).await {
             Ok(Ok(stream)) => {
                 client.tls = true;
                 alpn = stream.get_ref().1.alpn_protocol().map(<[u8]>::to_vec);
-                Transport::Tls(Box::new(stream))
+                Transport::Right(Box::new(stream))
             }
             Ok(Err(error)) => {
                 tracing::debug!(%peer, %error, "the TLS handshake failed");

@@ -15,6 +15,7 @@ mod http2;
 mod inherit;
 mod listener;
 mod models;
+mod problem;
 mod proxy_protocol;
 mod relay;
 mod reload;

@@ -15,10 +15,11 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
-use super::answer::{self, Never, Problem, X_REQUEST_ID};
+use super::answer::{self, Never};
 use super::exchange::Exchange;
 use super::guard::Bounds;
 use super::listener::Client;
+use super::problem::Problem;
 use super::socket::ClientSocket;
 use super::stream::Stream;
 use super::watched::{Activity, Doing, Watched};
@@ -165,7 +166,7 @@ fn refusal(proxy: &Arc<Proxy>, client: Client, problem: &Problem) -> Vec<u8> {
     for (name, value) in response.headers() {
         field(name.as_str(), value.as_bytes());
     }
-    field(X_REQUEST_ID.as_str(), id.as_bytes());
+    field(head::X_REQUEST_ID.as_str(), id.as_bytes());
     field(header::CONNECTION.as_str(), b"close");
     field(header::CONTENT_LENGTH.as_str(), response.body().len().to_string().as_bytes());
     bytes.extend_from_slice(b"\r\n");

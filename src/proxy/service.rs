@@ -13,13 +13,14 @@ use hyper::body::Incoming;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::admit::{self, Admitted, admit, model_not_found};
-use super::answer::{self, AnswerBody, Never, Problem, X_REQUEST_ID};
+use super::answer::{self, AnswerBody, Never};
 use super::body;
 use super::exchange::Exchange;
 use super::forward::{self, Answered, Outgoing};
-use super::head::{self, X_WARMROUTE_ATTEMPTS};
+use super::head::{self, X_REQUEST_ID, X_WARMROUTE_ATTEMPTS};
 use super::listener::Client;
 use super::models;
+use super::problem::Problem;
 use super::relay::{self, Relay};
 use super::stored::Place;
 use super::watched::Busy;

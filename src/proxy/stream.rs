@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio_rustls::server::TlsStream;
+use tokio_util::either::Either;
 
 use super::socket::ClientSocket;
 
@@ -21,14 +22,8 @@ pub struct Rewind<S> {
     inner: S,
 }
 
-/// What carries the bytes.
-#[derive(Debug)]
-pub enum Transport {
-    /// As they are.
-    Plain(Rewind<ClientSocket>),
-    /// In TLS.
-    Tls(Box<TlsStream<Rewind<ClientSocket>>>),
-}
+/// What carries the bytes: as they are, or in TLS.
+pub type Transport = Either<Rewind<ClientSocket>, Box<TlsStream<Rewind<ClientSocket>>>>;
 
 impl<S> Rewind<S> {
     /// Nothing was read ahead yet.
@@ -85,52 +80,5 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Rewind<S> {
     }
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.inner).poll_shutdown(cx)
-    }
-}
-
-/// Calls the same method on whichever it is.
-macro_rules! either {
-    ($self:ident, $stream:ident => $call:expr) => {
-        match $self.get_mut() {
-            Transport::Plain(inner) => {
-                let $stream = Pin::new(inner);
-                $call
-            }
-            Transport::Tls(inner) => {
-                let $stream = Pin::new(&mut **inner);
-                $call
-            }
-        }
-    };
-}
-
-impl AsyncRead for Transport {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        either!(self, stream => stream.poll_read(cx, buf))
-    }
-}
-
-impl AsyncWrite for Transport {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        either!(self, stream => stream.poll_write(cx, buf))
-    }
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        either!(self, stream => stream.poll_write_vectored(cx, bufs))
-    }
-    fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Plain(inner) => inner.is_write_vectored(),
-            Self::Tls(inner) => inner.is_write_vectored(),
-        }
-    }
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        either!(self, stream => stream.poll_flush(cx))
-    }
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        either!(self, stream => stream.poll_shutdown(cx))
     }
 }
