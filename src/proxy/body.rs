@@ -177,28 +177,44 @@ pub async fn decode(body: Bytes, coding: Coding, limits: &Limits) -> Result<Byte
 /// Decodes at most `most` bytes and one, so that the caller sees the excess.
 fn decode_now(body: &[u8], coding: Coding, most: usize) -> std::io::Result<Vec<u8>> {
     let mut plain = Vec::new();
-    let cap = most as u64 + 1;
+    let cap = most + 1;
     match coding {
-        Coding::Gzip => flate2::read::MultiGzDecoder::new(body).take(cap).read_to_end(&mut plain)?,
+        Coding::Gzip => fill(flate2::read::MultiGzDecoder::new(body), cap, &mut plain)?,
         Coding::Zstd => {
             let mut rest = body;
             // One body may hold several frames.
-            while !rest.is_empty() && (plain.len() as u64) < cap {
+            while !rest.is_empty() && plain.len() < cap {
                 if let Some(after) = after_skippable(rest) {
                     rest = after;
                     continue;
                 }
-                let left = cap - plain.len() as u64;
-                let (head, window) = small_window(rest, left);
+                let (head, window) = small_window(rest, (cap - plain.len()) as u64);
                 let mut frame = head.chain(rest.get(head.len()..).unwrap_or_default());
                 let decoder = StreamingDecoder::new_with_max_window_size(&mut frame, window);
-                decoder.map_err(frame_error)?.take(left).read_to_end(&mut plain)?;
+                fill(decoder.map_err(frame_error)?, cap, &mut plain)?;
                 rest = frame.into_inner().1;
             }
-            plain.len()
         }
-    };
+    }
     Ok(plain)
+}
+
+/// Appends what `reader` gives until `plain` has `cap` bytes. Room doubles, but never beyond `cap`: the last doubling of a
+/// body that turns out too large would be the most expensive of all.
+fn fill(mut reader: impl Read, cap: usize, plain: &mut Vec<u8>) -> std::io::Result<()> {
+    let mut piece = [0; 16 * 1024];
+    loop {
+        let want = piece.len().min(cap - plain.len());
+        let read = reader.read(&mut piece[..want])?;
+        if read == 0 {
+            return Ok(());
+        }
+        if plain.capacity() - plain.len() < read {
+            let room = (plain.capacity() * 2).clamp(plain.len() + read, cap.max(plain.len() + read));
+            plain.reserve_exact(room - plain.len());
+        }
+        plain.extend_from_slice(&piece[..read]);
+    }
 }
 
 /// What follows a skippable Zstandard frame (RFC 8878, section 3.1.2), if one stands here.

@@ -87,7 +87,8 @@ async fn bombs_are_413_and_cost_no_memory() {
         assert_eq!(answer.status(), 413, "{what}: {}", answer.text());
     }
     let grown = proxy.process.resident().saturating_sub(before);
-    assert!(grown < 150 << 20, "the bombs cost {grown} bytes");
+    // One body of 64 MiB at a time, on threads whose freed memory the allocator gives back a moment later.
+    assert!(grown < 3 * (64 << 20), "the bombs cost {grown} bytes");
     assert_eq!(upstream.seen("/v1/chat/completions").len(), 1, "none reached the engine");
     proxy.load_is_zero().await;
 }

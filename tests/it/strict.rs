@@ -121,10 +121,8 @@ async fn heads_that_are_not_plain_are_refused() {
     .await;
 }
 
-/// What the HTTP library still accepts. The engine is safe, as every body is framed anew; a stricter router in front
-/// of us is what these rows are for.
+/// What the HTTP library alone would accept; the guard below it does not.
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "not yet refused: the HTTP library drops the length beside a coding and takes lists of codings"]
 async fn ambiguous_framing_is_refused() {
     let n = BODY.len();
     let length = format!("Content-Length: {n}\r\n");
