@@ -75,8 +75,9 @@ async fn ready(State(proxy): State<Arc<Proxy>>) -> Response {
         .pools()
         .iter()
         .map(|pool| {
-            let ready = pool.replicas().iter().filter(|replica| replica.confirmed()).count();
-            json!({ "pool": &**pool.name(), "ready": ready, "replicas": pool.replicas().len() })
+            let ready = pool.replicas().iter().filter(|replica| replica.confirmed() && !replica.drained()).count();
+            let drained = pool.replicas().iter().filter(|replica| replica.drained()).count();
+            json!({ "pool": &**pool.name(), "ready": ready, "drained": drained, "replicas": pool.replicas().len() })
         })
         .collect();
     let ready = proxy.ready();

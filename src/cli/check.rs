@@ -67,9 +67,10 @@ fn summary(config: &Config) -> String {
     let admin = config.admin.as_ref().map_or("off".into(), |admin| admin.listen.to_string());
     let count = |n: usize, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
     format!(
-        "valid: {}, {}; clients on {}; admin {admin}",
+        "valid: {}, {}{}; clients on {}; admin {admin}",
         count(config.pools.len(), "pool"),
         count(ids.len(), "replica"),
+        if config.pools.iter().any(|pool| pool.discover.is_some()) { " and what discovery finds" } else { "" },
         listen.join(", "),
     )
 }

@@ -43,7 +43,7 @@ pub struct Args {
     /// A replica, http://host:port[/base]; repeat for more
     #[arg(long, value_name = "URL")]
     replica: Vec<String>,
-    /// round_robin, random, least_load, power_of_two or session_sticky
+    /// round_robin, random, least_load, power_of_two or session_sticky [default: power_of_two]
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
     /// Folder with the model's tokenizer.json

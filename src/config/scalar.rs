@@ -8,6 +8,7 @@ use std::time::Duration;
 use http::HeaderName;
 use ipnet::IpNet;
 use rustls::pki_types::ServerName;
+use tracing_subscriber::filter::LevelFilter;
 
 use super::keys::Scalar;
 use super::model::{ReplicaUrl, Secret, SessionKeySource};
@@ -175,7 +176,14 @@ fn session_key(text: &str) -> Result<SessionKeySource, String> {
     Ok(SessionKeySource::Body(pointer.into()))
 }
 
+/// A bare word that is no level is a target's name to tracing, which then silences all the rest: a typo in `info` would
+/// turn the log off. So a target is only taken with its level.
 pub(super) fn filter(text: &str) -> Result<&str, String> {
+    let bare = |part: &&str| !part.contains(['=', ':', '[', ']', '{', '}']) && part.parse::<LevelFilter>().is_err();
+    // The word itself is not repeated: the value may be filled in from a variable.
+    if text.split(',').map(str::trim).any(|part| !part.is_empty() && bare(&part)) {
+        return Err("is no filter: a word in it is neither a level nor `target=level`".into());
+    }
     match tracing_subscriber::EnvFilter::builder().parse(text) {
         Ok(_) if !text.trim().is_empty() => Ok(text),
         _ => Err("is neither a level nor a filter".into()),

@@ -185,7 +185,11 @@ impl Replica {
             self.metrics().breaker_opened.inc();
             self.publish(&judgement);
             let state = judgement.breaker.state(Instant::now());
-            tracing::warn!(replica = %self.id(), cause, ?state, "breaker opened: requests fail there");
+            let open_for_ms = match state {
+                BreakerState::Open(left) => (left.as_secs_f64() * 1000.0).round(),
+                _ => 0.0,
+            };
+            tracing::warn!(replica = %self.id(), cause, open_for_ms, "breaker opened: requests fail there");
             // So that the prober knows when it is needed next.
             self.probe_now.notify_one();
         }

@@ -49,20 +49,22 @@ impl Replica {
     /// One probe, within `health.timeout`.
     pub(super) async fn probe(&self) -> Result<(), Fault> {
         let health = self.health();
+        // In messages, paths carry the base path: that is what the engine was asked.
+        let list_of_models = format!("{}/v1/models", self.url().base_path);
         let deadline = Instant::now() + health.timeout;
-        self.ask(&health.path, HEALTH_BODY, deadline).await?;
+        self.ask(&format!("{}{}", self.url().base_path, health.path), HEALTH_BODY, deadline).await?;
         if let Some(model) = &health.model {
-            let list = self.ask("/v1/models", MODELS_BODY, deadline).await?;
+            let list = self.ask(&list_of_models, MODELS_BODY, deadline).await?;
             let list: Models<'_> = serde_json::from_slice(&list)
-                .map_err(|error| Fault::Sick(format!("/v1/models is no list of models: {error}")))?;
+                .map_err(|error| Fault::Sick(format!("{list_of_models} is no list of models: {error}")))?;
             if !list.data.iter().any(|entry| entry.id == **model) {
-                return Err(Fault::Sick(format!("/v1/models does not list `{model}` (health.model_match)")));
+                return Err(Fault::Sick(format!("{list_of_models} does not list `{model}` (health.model_match)")));
             }
         }
         Ok(())
     }
 
-    /// GETs a path that must answer 2xx; its body, or nothing if that is longer than `most`.
+    /// GETs a path, the base path included, that must answer 2xx; its body, or nothing if that is longer than `most`.
     async fn ask(&self, path: &str, most: usize, deadline: Instant) -> Result<Bytes, Fault> {
         let over = |_| Fault::Sick(format!("{path}: no answer in time"));
         // An idle connection that dies says nothing; a fresh one does.
@@ -88,8 +90,7 @@ impl Replica {
         path: &str,
         most: usize,
     ) -> Result<Result<Bytes, Fault>, hyper::Error> {
-        let mut request =
-            Request::get(format!("{}{path}", self.url().base_path)).header(header::HOST, self.authority());
+        let mut request = Request::get(path).header(header::HOST, self.authority());
         if let Some(authorization) = self.authorization() {
             request = request.header(header::AUTHORIZATION, authorization);
         }
