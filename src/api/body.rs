@@ -194,8 +194,16 @@ mod tests {
     #[test]
     fn odd_types_are_ignored_and_the_last_duplicate_counts() {
         let hints = read(br#"{"model":7,"n":"x","metadata":[],"prompt":[1,2],"prompt_cache_key":null}"#).unwrap();
-        assert_eq!(hints, Hints { sequences: 1, ..Hints::default() });
+        assert_eq!(hints, Hints { sequences: 1, prompt: [None, None, Some("[1,2]")], ..Hints::default() });
         assert_eq!(read(br#"{"model":"a","model":"b"}"#).unwrap().model.unwrap().name, "b");
+    }
+
+    #[test]
+    fn a_prompt_is_read_in_the_order_in_which_engines_render_it() {
+        let parts = |body| read(body).unwrap().prompt;
+        assert_eq!(parts(br#"{"messages":[1],"system":"s","tools":[2]}"#), [Some("[2]"), Some("\"s\""), Some("[1]")]);
+        assert_eq!(parts(br#"{"input":"i","instructions":"s"}"#), [None, Some("\"s\""), Some("\"i\"")]);
+        assert_eq!(parts(br#"{"prompt":"p"}"#), [None, None, Some("\"p\"")]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Which session a request belongs to: a chain of sources, the first that yields a usable value wins.
 //!
-//! Values are 8 to 256 bytes of visible ASCII; they are hashed at once, together with the scope (tenant or credential),
+//! Values are 8 to 256 bytes of visible ASCII, in places that the operator configured 1 to 256; they are hashed at once, together with the scope (tenant or credential),
 //! so that two clients with the same string can't steer each other, and are never logged. The hash has no seed: every
 //! router gives the same key to the same session.
 use http::{HeaderMap, HeaderName, header};
@@ -28,6 +28,8 @@ pub enum Source {
     UserId,
     /// Hash of the API key.
     ApiKey,
+    /// There was none, but for a value that can't be one.
+    Unusable,
     /// There was none.
     None,
 }
@@ -43,6 +45,7 @@ impl Source {
             Self::PreviousResponse => "previous_response_id",
             Self::UserId => "user_id",
             Self::ApiKey => "api_key",
+            Self::Unusable => "unusable",
             Self::None => "none",
         }
     }
@@ -71,8 +74,14 @@ fn credential(headers: &HeaderMap) -> Option<&[u8]> {
     Some(value.as_bytes())
 }
 
+/// A key of a usual place: a short value is more likely a counter or a constant than a session's name.
 fn hashed(scope: u64, value: &[u8]) -> Option<SessionKey> {
-    let usable = (8..=256).contains(&value.len()) && value.iter().all(u8::is_ascii_graphic);
+    (value.len() >= 8).then(|| configured(scope, value)).flatten()
+}
+
+/// A key of a place that the operator chose: even `7` names a session there.
+fn configured(scope: u64, value: &[u8]) -> Option<SessionKey> {
+    let usable = (1..=256).contains(&value.len()) && value.iter().all(u8::is_ascii_graphic);
     usable.then(|| {
         let mut hash = Xxh3::new();
         hash.update(&scope.to_le_bytes());
@@ -88,7 +97,7 @@ pub fn key_from_head(session: &Session, scope: u64, headers: &HeaderMap) -> Opti
     for source in &session.keys {
         match source {
             SessionKeySource::Header(name) => {
-                if let Some(key) = headers.get(name).and_then(|value| hashed(scope, value.as_bytes())) {
+                if let Some(key) = headers.get(name).and_then(|value| configured(scope, value.as_bytes())) {
                     return Some((key, Source::Configured));
                 }
             }
@@ -98,13 +107,22 @@ pub fn key_from_head(session: &Session, scope: u64, headers: &HeaderMap) -> Opti
     default_head(scope, headers)
 }
 
+/// Whether a request without a key has a header that would have been one, had its value been usable.
+pub fn unusable(session: &Session, headers: &HeaderMap) -> bool {
+    let configured = |name: &HeaderName| {
+        session.keys.iter().any(|source| matches!(source, SessionKeySource::Header(header) if header == name))
+    };
+    headers.keys().any(|name| configured(name) || names_session(name))
+}
+
+fn names_session(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    name.starts_with("x-") && name.ends_with("-session-id") || name == "x-session-id"
+}
+
 fn default_head(scope: u64, headers: &HeaderMap) -> Option<(SessionKey, Source)> {
-    let vendor = headers.iter().find_map(|(name, value)| {
-        let name = name.as_str();
-        (name.starts_with("x-") && name.ends_with("-session-id") || name == "x-session-id")
-            .then(|| hashed(scope, value.as_bytes()))
-            .flatten()
-    });
+    let vendor =
+        headers.iter().find_map(|(name, value)| names_session(name).then(|| hashed(scope, value.as_bytes())).flatten());
     if let Some(key) = vendor {
         return Some((key, Source::SessionHeader));
     }
@@ -128,8 +146,10 @@ pub fn key_from_body(
 ) -> Option<(SessionKey, Source)> {
     for source in &session.keys {
         let key = match source {
-            SessionKeySource::Header(name) => headers.get(name).and_then(|value| hashed(scope, value.as_bytes())),
-            SessionKeySource::Body(pointer) => pointed(body, pointer).and_then(|value| hashed(scope, value.as_bytes())),
+            SessionKeySource::Header(name) => headers.get(name).and_then(|value| configured(scope, value.as_bytes())),
+            SessionKeySource::Body(pointer) => {
+                pointed(body, pointer).and_then(|value| configured(scope, value.as_bytes()))
+            }
         };
         if let Some(key) = key {
             return Some((key, Source::Configured));
@@ -243,6 +263,18 @@ mod tests {
                 Source::PromptCacheKey
             );
         }
+    }
+
+    #[test]
+    fn a_short_value_is_a_key_only_where_the_operator_said_so() {
+        let session =
+            Session { keys: vec![SessionKeySource::Header(HeaderName::from_static("x-user"))], ..Session::default() };
+        assert_eq!(key(&session, &[("x-user", "7")], "{}").unwrap().1, Source::Configured);
+        assert_eq!(key(&session, &[("x-session-id", "7")], "{}"), None);
+        let headers = |name: &'static str, value| HeaderMap::from_iter([(HeaderName::from_static(name), value)]);
+        assert!(unusable(&session, &headers("x-session-id", HeaderValue::from_static("7"))));
+        assert!(unusable(&session, &headers("x-user", HeaderValue::from_static("a b"))));
+        assert!(!unusable(&session, &headers("x-other", HeaderValue::from_static("7"))));
     }
 
     #[test]

@@ -135,7 +135,7 @@ pub(super) static TABLE: &[Key] = &[
     key("pools[].session", MAP, Words("its keys' defaults"), LIVE, "{ keys: [header:x-session-id], ttl: 1h }",
         "How a session is recognised and remembered."),
     key("pools[].session.keys", list(&SESSION_KEY, 0), Words("none"), LIVE, "[header:x-session-id, body:/metadata/chat]",
-        "Where its key is looked for first, in this order: a header, or a string or number in the body (JSON pointer). Then come the usual places. A value of fewer than 8 or more than 256 bytes, or with a space or anything but ASCII, is passed over as if it were not there: see `warmroute_session_keys_total`."),
+        "Where its key is looked for first, in this order: a header, or a string or number in the body (JSON pointer). Then come the usual places. A value of more than 256 bytes, or with a space or anything but ASCII, is passed over, and so is one of fewer than 8 bytes in a usual place: see `warmroute_session_keys_total`."),
     key("pools[].session.ttl", time(1000, 30 * DAY), Value("30m"), LIVE, "1h",
         "A binding unused for this long is forgotten."),
     key("pools[].session.max_bindings", count(1, 100_000_000), Value("100000"), LIVE, "500_000",

@@ -234,7 +234,8 @@ fn count_retry(exchange: &Exchange, pool: &Pool, cause: &str) {
 }
 
 fn unreachable(pool: &Pool, tried: usize, last: &str) -> Problem {
-    let message = format!("none of {tried} replicas tried in pool {} could be reached; the last: {last}", pool.name());
+    let message =
+        format!("no replica tried in pool {} could be reached ({tried} tried); the last: {last}", pool.name());
     Problem::new(Cause::ConnectFailed, Phase::Connect, message)
 }
 

@@ -173,6 +173,7 @@ async fn send(
         let source = match (&session, &pinned) {
             (Some((_, source)), _) => *source,
             (None, Some(_)) => Source::PreviousResponse,
+            (None, None) if api::unusable(&pool.settings().session, &head.headers) => Source::Unusable,
             (None, None) => Source::None,
         };
         exchange.keyed(source);

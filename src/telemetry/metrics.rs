@@ -88,7 +88,7 @@ families! {
     BYTES_IN = "warmroute_request_body_bytes_total" Counter ["pool"] "Bytes of request bodies as received.";
     BYTES_OUT = "warmroute_response_body_bytes_total" Counter ["pool"] "Bytes of response bodies as sent on.";
     SESSION_KEYS = "warmroute_session_keys_total" Counter ["pool", "source"]
-        "Requests by where their session key came from; `none` had no key.";
+        "Requests by where their session key came from; `none` had no key, `unusable` a header whose value can't be one.";
     BINDINGS = "warmroute_session_bindings" Gauge ["pool"] "Session bindings held; bounded by `session.max_bindings`.";
     STORED = "warmroute_stored_responses" Gauge []
         "Stored-response ids whose replica is remembered; bounded by `limits.stored_responses`.";
