@@ -91,3 +91,24 @@ async fn sigterm_lets_open_streams_end_and_takes_no_new_ones() {
     drop(client);
     assert!(proxy.process.wait(Duration::from_secs(20)).success());
 }
+
+// Sixteen bodies that never came kept /livez from being answered, and the process from living.
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_that_never_come_keep_nobody_from_readiness_or_for_long() {
+    let upstream = Upstream::fixed(200, &[], "{}").await;
+    let proxy = Proxy::start(&Config::new(Pool::model("m").at(upstream.address()))).await;
+    let mut withheld = Vec::new();
+    for _ in 0..20 {
+        let mut client = Client::connect(proxy.admin()).await;
+        client.send_raw(b"POST /log-level HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{").await.unwrap();
+        withheld.push(client);
+    }
+    for page in ["/livez", "/readyz"] {
+        assert_eq!(within(page, PATIENCE, proxy.admin_get(page)).await.status(), 200);
+    }
+    for client in &mut withheld {
+        let head = within("a refusal", 2 * PATIENCE, client.head()).await;
+        assert_eq!(head.status(), 400);
+    }
+    assert_eq!(within("/replicas", PATIENCE, proxy.admin_get("/replicas")).await.status(), 200);
+}
