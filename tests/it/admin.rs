@@ -112,3 +112,22 @@ async fn bodies_that_never_come_keep_nobody_from_readiness_or_for_long() {
     }
     assert_eq!(within("/replicas", PATIENCE, proxy.admin_get("/replicas")).await.status(), 200);
 }
+
+// They needed no token, had no bound and no end, and the data path could accept nobody for want of file descriptors.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_operators_listener_holds_few_connections_whoever_opens_them() {
+    let upstream = Upstream::fixed(200, &[], "{}").await;
+    let proxy = Proxy::start(&Config::new(Pool::model("m").at(upstream.address()))).await;
+    let descriptors = || std::fs::read_dir(format!("/proc/{}/fd", proxy.process.pid())).unwrap().count();
+    let before = descriptors();
+    let mut idle = Vec::new();
+    for _ in 0..600 {
+        idle.push(Client::connect(proxy.admin()).await);
+    }
+    wait_until("some are accepted", PATIENCE, || async { descriptors() >= before + 200 }).await;
+    // The data path's own connections come after them all.
+    assert_eq!(proxy.exchange(&Request::get("/v1/models")).await.status(), 200);
+    assert!(descriptors() < before + 300, "{} of them at {before} before", descriptors());
+    drop(idle);
+    assert_eq!(within("an answer when they have gone", PATIENCE, proxy.admin_get("/livez")).await.status(), 200);
+}
