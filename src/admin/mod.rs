@@ -2,6 +2,7 @@
 //!
 //! It runs on a thread and a runtime of its own, so that a busy data path never fails a probe. With a token, every path
 //! but `/livez` and `/readyz` asks for it; without one, the configuration only allows a loopback address.
+mod listener;
 mod operate;
 mod routes;
 
@@ -49,7 +50,7 @@ pub fn start(settings: &config::Admin, proxy: Arc<Proxy>, inherited: &mut Inheri
         runtime.block_on(async move {
             let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
             tokio::select! {
-                result = axum::serve(listener, app) => {
+                result = axum::serve(listener::Bounded::new(listener), app) => {
                     if let Err(error) = result {
                         tracing::error!(%error, "the admin listener ended");
                     }

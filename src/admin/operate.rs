@@ -1,5 +1,6 @@
 //! What the operator changes: POSTs. A browser's page must not reach them: it sends `Origin`, and no tool does.
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, header};
@@ -11,6 +12,11 @@ use serde_json::json;
 use crate::config;
 use crate::proxy::{Proxy, Reload, Trigger};
 use crate::telemetry;
+
+/// For a body to come; it keeps one of the few places while it does.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Most bytes of one.
+const MOST: usize = 64 * 1024;
 
 /// `{"level": "debug"}`, or a filter.
 #[derive(serde::Deserialize)]
@@ -59,8 +65,12 @@ async fn reload(State(proxy): State<Arc<Proxy>>) -> Response {
     }
 }
 
-async fn log_level(body: String) -> Response {
-    let level = match serde_json::from_str::<Level>(&body) {
+async fn log_level(request: Request) -> Response {
+    let body = tokio::time::timeout(PATIENCE, axum::body::to_bytes(request.into_body(), MOST)).await;
+    let Ok(Ok(body)) = body else {
+        return (StatusCode::BAD_REQUEST, "the body must come whole within 5 s, in at most 64 KiB\n").into_response();
+    };
+    let level = match serde_json::from_slice::<Level>(&body) {
         Ok(Level { level }) => level,
         Err(error) => {
             let message =

@@ -39,13 +39,14 @@ pub fn routes(proxy: Arc<Proxy>, token: Option<Secret>) -> Router {
         .route("/config", get(effective_config))
         .route("/replicas", get(replicas))
         .merge(super::operate::routes())
+        // Not for liveness and readiness: whoever fills these places must not get the process killed.
+        .layer(ServiceBuilder::new().layer(GlobalConcurrencyLimitLayer::new(AT_ONCE)))
         .layer(middleware::from_fn_with_state(token, authorize));
     Router::new()
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(ready))
         .merge(guarded)
         .fallback(async || (StatusCode::NOT_FOUND, PATHS))
-        .layer(ServiceBuilder::new().layer(GlobalConcurrencyLimitLayer::new(AT_ONCE)))
         .with_state(proxy)
 }
 

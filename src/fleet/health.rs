@@ -104,7 +104,8 @@ impl Replica {
     fn publish(&self, judgement: &Judgement) {
         let state = judgement.state();
         let before = self.set_state(state);
-        if before == State::Down && state != State::Down {
+        // Up again, or down: then others that are down, or it itself, may have to be let in (see `panic`).
+        if before == State::Down || state == State::Down {
             self.call_waiters();
         }
     }

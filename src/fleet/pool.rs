@@ -12,11 +12,10 @@ use prometheus::{Histogram, IntCounter};
 
 use super::Replica;
 use super::budget::Budget;
-use super::panic::{self, Down};
 use super::queue::{Queue, Ticket};
 use super::shadow::{Shadow, ShadowMetrics};
 use crate::config::{self, Models};
-use crate::routing::{Effect, Plan, Refusal, Request, Router, State, Tick};
+use crate::routing::{Effect, Plan, Refusal, Request, Router, Tick};
 use crate::telemetry::Metrics;
 
 /// One pool.
@@ -150,7 +149,7 @@ impl Pool {
             }
         };
         core.lock().set_shadow(&settings, before.map(|before| &before.settings), &replicas);
-        queue.set_members(&replicas);
+        queue.set_members(&replicas, settings.health.max_ejected);
         let name = &settings.name;
         let phase = |phase| metrics.phase(name, phase);
         let metrics = PoolMetrics {
@@ -210,7 +209,8 @@ impl Pool {
     /// # Errors
     /// [`Refusal`] when no replica can take the request.
     pub fn decide(&self, request: &Request<'_>, now: Tick) -> Result<(Plan, Arc<Replica>), Refusal> {
-        let (readmitted, panic) = self.readmitted();
+        // Of the replicas of now, as the decision is.
+        let (readmitted, panic) = self.queue.members().readmitted();
         let request = &Request { readmitted: &readmitted, ..request.clone() };
         let mut core = self.core.lock();
         // The shadow first: it must see the loads as the decision finds them. It only sees first attempts.
@@ -230,20 +230,6 @@ impl Pool {
             self.metrics.panics.inc();
         }
         Ok((plan, replica))
-    }
-
-    /// Replicas that count as up although they are down, and whether that is panic.
-    fn readmitted(&self) -> (Vec<Arc<str>>, bool) {
-        let down: Vec<(Arc<str>, Down)> = self
-            .replicas
-            .iter()
-            .filter_map(|replica| replica.why_down().map(|why| (replica.id().clone(), why)))
-            .collect();
-        if down.is_empty() {
-            return (Vec::new(), false);
-        }
-        let total = self.replicas.iter().filter(|replica| replica.state() != State::Draining).count();
-        panic::readmitted(total, down, self.settings.health.max_ejected)
     }
 
     /// Whether a newcomer must wait behind others.

@@ -12,16 +12,27 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::Replica;
+use super::panic::{self, Down};
 use crate::routing::State;
 
 /// One pool's line.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     line: Mutex<Line>,
+    members: ArcSwap<Members>,
+}
+
+/// Whose places are waited for.
+#[derive(Debug, Default)]
+pub(super) struct Members {
+    replicas: Vec<Arc<Replica>>,
+    /// The share of them that may be left out.
+    max_ejected: f64,
 }
 
 #[derive(Debug, Default)]
@@ -30,8 +41,6 @@ struct Line {
     next: u64,
     /// A call found everyone called already: one of them must look again if it is refused.
     missed: bool,
-    /// Whose places are waited for.
-    members: Vec<Arc<Replica>>,
 }
 
 #[derive(Debug)]
@@ -66,23 +75,48 @@ impl Line {
     fn position(&self, id: u64) -> Option<usize> {
         self.waiting.binary_search_by_key(&id, |waiter| waiter.id).ok()
     }
+}
 
-    /// Whether any member that is up has a place. A draining one has for those whose state it holds.
+impl Members {
+    /// Replicas that count as up although they are down, and whether that is panic.
+    pub fn readmitted(&self) -> (Vec<Arc<str>>, bool) {
+        let down: Vec<(Arc<str>, Down)> = self
+            .replicas
+            .iter()
+            .filter_map(|replica| replica.why_down().map(|why| (replica.id().clone(), why)))
+            .collect();
+        if down.is_empty() {
+            return (Vec::new(), false);
+        }
+        let total = self.replicas.iter().filter(|replica| replica.state() != State::Draining).count();
+        panic::readmitted(total, down, self.max_ejected)
+    }
+
+    /// Whether any member that requests may go to has a place. A draining one has for those whose state it holds.
     fn room(&self) -> bool {
-        self.members.iter().any(|replica| {
-            replica.state() != State::Down && replica.max_in_flight().is_none_or(|max| replica.load().requests() < max)
-        })
+        let free = |replica: &&Arc<Replica>| replica.max_in_flight().is_none_or(|max| replica.load().requests() < max);
+        let mut free = self.replicas.iter().filter(free).peekable();
+        if free.peek().is_none() {
+            return false;
+        }
+        let (readmitted, _) = self.readmitted();
+        free.any(|replica| replica.state() != State::Down || readmitted.contains(replica.id()))
     }
 }
 
 impl Queue {
-    /// Names the replicas whose places are waited for.
-    pub fn set_members(self: &Arc<Self>, members: &[Arc<Replica>]) {
-        for replica in members {
+    /// Names the replicas whose places are waited for, and the share of them that may be left out.
+    pub fn set_members(self: &Arc<Self>, replicas: &[Arc<Replica>], max_ejected: f64) {
+        for replica in replicas {
             replica.tell(self);
         }
-        self.line.lock().members = members.to_vec();
+        self.members.store(Arc::new(Members { replicas: replicas.to_vec(), max_ejected }));
         self.call();
+    }
+
+    /// The replicas of now.
+    pub fn members(&self) -> Arc<Members> {
+        self.members.load_full()
     }
 
     /// Takes a place at the end of the line, unless `max` wait already. Wait for its call, then decide.
@@ -94,11 +128,18 @@ impl Queue {
         let (id, call) = (line.next, Arc::<Notify>::default());
         line.next += 1;
         line.waiting.push_back(Waiter { id, called: false, call: call.clone() });
+        drop(line);
         // The place it was refused may have come free before it stood here.
-        if line.room() {
-            line.call_from(0);
-        }
+        self.offer();
         Some(Ticket { queue: self.clone(), id, call })
+    }
+
+    /// Calls the first if there is a place. Whether there is one is asked without the line's lock: who is told that a
+    /// replica's condition has changed takes it under the lock of that condition.
+    fn offer(&self) {
+        if self.members.load().room() {
+            self.line.lock().call_from(0);
+        }
     }
 
     /// Something may have changed for the better: calls one waiter.
@@ -130,8 +171,12 @@ impl Ticket {
             return;
         }
         line.waiting[at].called = false;
-        if line.room() {
-            line.call_from(at + 1);
+        drop(line);
+        if self.queue.members.load().room() {
+            let mut line = self.queue.line.lock();
+            if let Some(at) = line.position(self.id) {
+                line.call_from(at + 1);
+            }
         }
     }
 }
@@ -142,9 +187,8 @@ impl Drop for Ticket {
         if let Some(at) = line.position(self.id) {
             line.waiting.remove(at);
         }
-        if line.room() {
-            line.call_from(0);
-        }
+        drop(line);
+        self.queue.offer();
     }
 }
 
@@ -189,7 +233,7 @@ mod tests {
 
     fn line(replica: &Arc<Replica>) -> Arc<Queue> {
         let queue = Arc::<Queue>::default();
-        queue.set_members(std::slice::from_ref(replica));
+        queue.set_members(std::slice::from_ref(replica), 0.5);
         queue
     }
 

@@ -227,7 +227,8 @@ impl Replica {
         let before = std::mem::replace(&mut standing.drained, drained);
         self.status.set(standing.state());
         drop(standing);
-        if before && !drained {
+        if before != drained {
+            // Taking it out may let in others that are down.
             self.call_waiters();
         }
         before

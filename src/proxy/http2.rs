@@ -22,6 +22,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::answer::{AnswerBody, Never};
+use super::guard;
 use super::listener::Client;
 use super::problem::Problem;
 use super::stream::Stream;
@@ -134,10 +135,16 @@ pub fn check(head: &request::Parts, limits: &Limits) -> Result<(), Problem> {
         let message = format!("the request has {fields} header fields; limits.headers allows {}", limits.headers);
         return problem(Cause::HeadTooLarge, message);
     }
+    // h2 takes bytes beyond ASCII, which HTTP/1.1's request line must not have.
+    let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
+    if !target.bytes().all(guard::is_target) {
+        return problem(Cause::BadHead, "the request target has a character that must be percent-encoded".into());
+    }
     let mut hosts = head.headers.get_all(header::HOST).iter();
     match (hosts.next(), hosts.next()) {
-        (Some(host), None) if host.as_bytes().contains(&b'@') => {
-            problem(Cause::BadHead, "the authority must not name a user".into())
+        (Some(host), None) if !guard::is_host(host.as_bytes()) => {
+            let message = "the authority must be a name or an address, with at most a port and no user-info";
+            problem(Cause::BadHead, message.into())
         }
         (Some(_), None) => Ok(()),
         _ => problem(Cause::BadHead, "the request must have one :authority, and no Host that differs".into()),

@@ -192,7 +192,9 @@ enum Speaks {
 }
 
 async fn serve(proxy: &Arc<Proxy>, settings: &Settings, stream: TcpStream, peer: SocketAddr) {
-    let timeouts = &proxy.snapshot().config.timeouts;
+    // The configuration alone: a borrow from the snapshot would keep its fleet for as long as the connection lives.
+    let config = proxy.snapshot().config.clone();
+    let timeouts = &config.timeouts;
     let deadline = Instant::now() + timeouts.head;
     let _ = stream.set_nodelay(true);
     // A client that takes none of its answer is ended by the kernel: hyper can't see it while its buffer is full.

@@ -91,3 +91,43 @@ async fn sigterm_lets_open_streams_end_and_takes_no_new_ones() {
     drop(client);
     assert!(proxy.process.wait(Duration::from_secs(20)).success());
 }
+
+// Sixteen bodies that never came kept /livez from being answered, and the process from living.
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_that_never_come_keep_nobody_from_readiness_or_for_long() {
+    let upstream = Upstream::fixed(200, &[], "{}").await;
+    let proxy = Proxy::start(&Config::new(Pool::model("m").at(upstream.address()))).await;
+    let mut withheld = Vec::new();
+    for _ in 0..20 {
+        let mut client = Client::connect(proxy.admin()).await;
+        client.send_raw(b"POST /log-level HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{").await.unwrap();
+        withheld.push(client);
+    }
+    for page in ["/livez", "/readyz"] {
+        assert_eq!(within(page, PATIENCE, proxy.admin_get(page)).await.status(), 200);
+    }
+    for client in &mut withheld {
+        let head = within("a refusal", 2 * PATIENCE, client.head()).await;
+        assert_eq!(head.status(), 400);
+    }
+    assert_eq!(within("/replicas", PATIENCE, proxy.admin_get("/replicas")).await.status(), 200);
+}
+
+// They needed no token, had no bound and no end, and the data path could accept nobody for want of file descriptors.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_operators_listener_holds_few_connections_whoever_opens_them() {
+    let upstream = Upstream::fixed(200, &[], "{}").await;
+    let proxy = Proxy::start(&Config::new(Pool::model("m").at(upstream.address()))).await;
+    let descriptors = || std::fs::read_dir(format!("/proc/{}/fd", proxy.process.pid())).unwrap().count();
+    let before = descriptors();
+    let mut idle = Vec::new();
+    for _ in 0..600 {
+        idle.push(Client::connect(proxy.admin()).await);
+    }
+    wait_until("some are accepted", PATIENCE, || async { descriptors() >= before + 200 }).await;
+    // The data path's own connections come after them all.
+    assert_eq!(proxy.exchange(&Request::get("/v1/models")).await.status(), 200);
+    assert!(descriptors() < before + 300, "{} of them at {before} before", descriptors());
+    drop(idle);
+    assert_eq!(within("an answer when they have gone", PATIENCE, proxy.admin_get("/livez")).await.status(), 200);
+}

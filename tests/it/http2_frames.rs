@@ -226,6 +226,34 @@ async fn malformed_requests_reset_their_stream_only() {
     assert!(upstream.seen("/v1/models").iter().all(|seen| seen.head.get("x-injected").is_none()));
 }
 
+// What HTTP/1.1's guard refuses in a target and a host, an engine must not see because a client spoke HTTP/2.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_beyond_ascii_and_an_authority_that_is_no_host_are_400() {
+    let (upstream, proxy) = start().await;
+    let block = |path: &str, (name, host): (&str, &str)| {
+        let mut block = Vec::new();
+        for (name, value) in [(":method", "GET"), (":scheme", "http"), (":path", path), (name, host)] {
+            block.extend([0, u8::try_from(name.len()).unwrap()]);
+            block.extend(name.as_bytes());
+            block.push(u8::try_from(value.len()).unwrap());
+            block.extend(value.as_bytes());
+        }
+        frame(HEADERS, END_HEADERS | END_STREAM, 1, &block)
+    };
+    for (path, host) in [
+        ("/v1/models?\u{ff}", (":authority", "x")),
+        ("/v1/models", (":authority", "x,y")),
+        ("/v1/models", (":authority", "user@x")),
+        ("/v1/models", ("host", "x y/..?")),
+    ] {
+        let got = then_good(&proxy, block(path, host)).await;
+        let answer = got.frames.iter().find(|frame| frame.0 == HEADERS && frame.1 == 1).expect("an answer");
+        // 400 stands in the static table.
+        assert_eq!(answer.2[0], 0x80 | 12, "{path} {host:?}: {answer:02x?}");
+    }
+    assert!(upstream.seen("/v1/models?\u{ff}").is_empty());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_that_is_not_as_long_as_it_says_reaches_nobody() {
     let (upstream, proxy) = start().await;

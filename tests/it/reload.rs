@@ -269,6 +269,21 @@ async fn a_removed_replica_drains_and_takes_its_series_along() {
     assert_eq!(slow.stat("disconnects").await, 0);
 }
 
+// Each connection kept the whole fleet of the moment it was opened, with pools, replicas and series, until it closed.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_connection_keeps_nothing_of_what_left() {
+    let engines = named(1).await;
+    let pool =
+        |name: &str| Config::new(Pool::model(name).replica(&format!("{{ id: e0, url: \"{}\" }}", engines[0].url())));
+    let proxy = Proxy::start(&pool("old")).await;
+    let mut idle = proxy.client().await;
+    assert_eq!(idle.exchange(&Request::get("/v1/models")).await.status(), 200);
+    proxy.reload(&pool("new")).await;
+    let gone = || async { !proxy.metrics().await.contains("pool=\"old\"") };
+    wait_until("the pool's series go", PATIENCE, gone).await;
+    assert_eq!(idle.exchange(&Request::get("/v1/models")).await.status(), 200, "the connection is still the same");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_change_live_is_said_by_the_reload_and_by_check() {
     let engines = named(1).await;

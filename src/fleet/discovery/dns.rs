@@ -150,7 +150,7 @@ impl Round<'_> {
         for family in [RecordType::A, RecordType::AAAA] {
             let key = (name.clone(), family);
             let addresses = match self.first(candidates, family).await {
-                Ok(records) => records.iter().filter_map(RData::ip_addr).collect(),
+                Ok(records) => records.iter().filter_map(RData::ip_addr).map(|ip| ip.to_canonical()).collect(),
                 Err(problem) => {
                     let before = self.before.get(&key).cloned().unwrap_or_default();
                     failed = Some(problem);

@@ -113,6 +113,10 @@ async fn every_address_of_both_families_is_a_replica() {
     // The next look asks again, whatever the time to live: nothing is cached on the way.
     server.addresses("e.test.", &["10.0.0.3"], &[]);
     assert_eq!(urls(&names.look().await.unwrap()), ["http://10.0.0.3:8000/v"]);
+
+    // An IPv4 address dressed as an IPv6 one is the same engine, whose load must be counted once.
+    server.addresses("e.test.", &["10.0.0.3"], &["::ffff:10.0.0.3"]);
+    assert_eq!(urls(&names.look().await.unwrap()), ["http://10.0.0.3:8000/v"]);
 }
 
 #[tokio::test]

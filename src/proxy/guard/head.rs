@@ -233,7 +233,7 @@ fn host(value: &[u8]) -> Result<(), Violation> {
 }
 
 /// `host[:port]`, of the characters that names and addresses are made of.
-fn is_host(text: &[u8]) -> bool {
+pub fn is_host(text: &[u8]) -> bool {
     let (host, port) = match text {
         [b'[', rest @ ..] => {
             let Some(end) = memchr(b']', rest) else { return false };
@@ -278,7 +278,7 @@ pub(super) fn is_token(byte: u8) -> bool {
 }
 
 /// What may stand in a target: visible ASCII, without what a URI must encode, and without a fragment.
-fn is_target(byte: u8) -> bool {
+pub fn is_target(byte: u8) -> bool {
     matches!(byte, 0x21..=0x7e) && !matches!(byte, b'"' | b'#' | b'<' | b'>' | b'`')
 }
 

@@ -18,6 +18,7 @@ use crate::api::{Cause, Phase};
 use crate::config::Limits;
 use chunks::Chunks;
 use head::{Framing, Head};
+pub use head::{is_host, is_target};
 
 /// What a head may come to.
 #[derive(Debug, Clone, Copy)]

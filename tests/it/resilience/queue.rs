@@ -1,6 +1,7 @@
 //! Requests that wait for a place: in order, not for ever, not too many, and nobody in their way.
 use std::time::Duration;
 
+use serde_json::json;
 use tokio::sync::Semaphore;
 
 use super::*;
@@ -249,4 +250,38 @@ async fn requests_can_wait_for_a_replica_to_come_up() {
         client.rest().await;
     }
     proxy.load_is_zero().await;
+}
+
+// Those who wait were told only of replicas that came up, and kept newcomers behind them: with one replica hung and the
+// other sick, everyone waited for queue.timeout beside a place that panic gives.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_is_let_in_where_panic_lets_others_in() {
+    let (hung, sick) = (Mock::fast(), Mock::fast());
+    sick.control(json!({"health_status": 503})).await;
+    hung.control(json!({"hang": true})).await;
+    let row = |id: &str, mock: &Mock| format!("{{ id: {id}, url: \"http://{}\", max_in_flight: 1 }}", mock.address());
+    let health = "health: { interval: 50ms, down_interval: 50ms, unhealthy_after: 1 }";
+    let pool = Pool::model("m").replica(&row("hung", &hung)).replica(&row("sick", &sick));
+    let proxy = Proxy::start(&Config::new(pool.with("queue: 100").with(health))).await;
+    let down = |id| {
+        let proxy = &proxy;
+        move || async move { proxy.replica(id).await.is_some_and(|row| row["state"] == "down") }
+    };
+    wait_until("one is sick", PATIENCE, down("sick")).await;
+    let _holder = sent(&proxy, 1).await;
+    wait_until("its place is taken", PATIENCE, || async { hung.stat("inflight").await == 1 }).await;
+    let mut clients = Vec::new();
+    for number in 2..=5 {
+        clients.push(sent(&proxy, number).await);
+    }
+    waiting(&proxy, 4, PATIENCE).await;
+    hung.control(json!({"health_status": 503})).await;
+    wait_until("both are down", PATIENCE, down("hung")).await;
+    for client in &mut clients {
+        assert_eq!(within("a place in panic", PATIENCE, client.head()).await.status(), 200);
+        client.rest().await;
+    }
+    assert_eq!(count(&proxy, "warmroute_panic_decisions_total{pool=\"m\"}").await, 4);
+    // And a newcomer need not wait at all.
+    assert_eq!(within("an answer", PATIENCE, proxy.exchange(&chat(false, 6))).await.status(), 200);
 }
