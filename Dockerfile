@@ -14,6 +14,7 @@ FROM scratch
 COPY --from=build /src/target/release/warmroute /warmroute
 # Writes nothing: run it with a read-only root. The configuration is mounted, secrets come by environment or `file:`.
 USER 65532:65532
+# 9090 is the operator's: in a container, give `admin: { listen: 0.0.0.0:9090, token: … }`; the default is loopback.
 EXPOSE 8080 9090
 ENTRYPOINT ["/warmroute"]
 CMD ["serve", "--config", "/etc/warmroute/warmroute.yaml"]
