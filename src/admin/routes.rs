@@ -1,9 +1,11 @@
 //! What the operator's listener answers.
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Query, Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -60,8 +62,21 @@ async fn authorize(State(token): State<Option<Secret>>, request: Request, next: 
             let headers = [(header::WWW_AUTHENTICATE, "Bearer")];
             (StatusCode::UNAUTHORIZED, headers, "this needs `Authorization: Bearer <admin.token>`\n").into_response()
         }
+        None if !names_this_machine(request.headers()) => {
+            let why = "without admin.token, Host must be an IP address or localhost: a page on the web could have sent this\n";
+            (StatusCode::MISDIRECTED_REQUEST, why).into_response()
+        }
         _ => next.run(request).await,
     }
+}
+
+/// Whether Host is an address or `localhost`. A name that an attacker's DNS answers with 127.0.0.1 makes a browser let the
+/// attacker's page read what we answer; that page can't choose the Host it sends.
+fn names_this_machine(headers: &HeaderMap) -> bool {
+    let Some(host) = headers.get(header::HOST) else { return true };
+    let Ok(authority) = Authority::try_from(host.as_bytes()) else { return false };
+    let name = authority.host().trim_start_matches('[').trim_end_matches(']');
+    name.parse::<IpAddr>().is_ok() || name.eq_ignore_ascii_case("localhost")
 }
 
 /// Compares without telling by its time how much was right.

@@ -100,7 +100,7 @@ async fn bodies_that_never_come_keep_nobody_from_readiness_or_for_long() {
     let mut withheld = Vec::new();
     for _ in 0..20 {
         let mut client = Client::connect(proxy.admin()).await;
-        client.send_raw(b"POST /log-level HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{").await.unwrap();
+        client.send_raw(b"POST /log-level HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{").await.unwrap();
         withheld.push(client);
     }
     for page in ["/livez", "/readyz"] {
@@ -130,4 +130,23 @@ async fn the_operators_listener_holds_few_connections_whoever_opens_them() {
     assert!(descriptors() < before + 300, "{} of them at {before} before", descriptors());
     drop(idle);
     assert_eq!(within("an answer when they have gone", PATIENCE, proxy.admin_get("/livez")).await.status(), 200);
+}
+
+// DNS rebinding: a page on the web whose name suddenly means 127.0.0.1 is of one origin with what it reads there.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_token_only_a_local_host_is_answered() {
+    let upstream = Upstream::fixed(200, &[], "{}").await;
+    let pool = || Pool::model("m").at(upstream.address());
+    let proxy = Proxy::start(&Config::new(pool())).await;
+    for (host, status) in
+        [("evil.test", 421), ("evil.test:9090", 421), ("localhost:9090", 200), ("[::1]:9090", 200), ("10.0.0.1", 200)]
+    {
+        let request = Request::get("/config").header("Host", host);
+        assert_eq!(exchange(proxy.admin(), &request).await.status(), status, "{host}");
+    }
+    let probe = Request::get("/livez").header("Host", "router.internal");
+    assert_eq!(exchange(proxy.admin(), &probe).await.status(), 200, "probes may use any name");
+    let guarded = Proxy::start(&Config::new(pool()).with("admin: { listen: 127.0.0.1:0, token: right }")).await;
+    let request = Request::get("/config").header("Host", "router.internal").header("Authorization", "Bearer right");
+    assert_eq!(exchange(guarded.admin(), &request).await.status(), 200, "with a token, names are fine");
 }
