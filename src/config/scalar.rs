@@ -216,8 +216,8 @@ fn tokenizer(text: &str, base_dir: &Path) -> Result<PathBuf, String> {
     let text = read(&file, MAX_TOKENIZER).map_err(|e| format!("holds no usable tokenizer: its tokenizer.json {e}"))?;
     #[derive(serde::Deserialize)]
     struct Shape {
-        #[allow(dead_code)]
-        model: serde::de::IgnoredAny,
+        #[serde(rename = "model")]
+        _model: serde::de::IgnoredAny,
     }
     match serde_json::from_str::<Shape>(&text) {
         Ok(_) => Ok(folder),

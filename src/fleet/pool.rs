@@ -213,9 +213,13 @@ impl Pool {
         let (readmitted, panic) = self.queue.members().readmitted();
         let request = &Request { readmitted: &readmitted, ..request.clone() };
         let mut core = self.core.lock();
-        // The shadow first: it must see the loads as the decision finds them. It only sees first attempts.
-        let beside = if request.tried.is_empty() { core.decide_beside(request, now) } else { None };
         let plan = core.router.decide(request, now)?;
+        // The shadow sees first attempts that found a place, and the loads as that decision found them.
+        let beside = if request.tried.is_empty() {
+            core.decide_beside(&Request { booked: Some(&plan.leg.replica), ..request.clone() }, now)
+        } else {
+            None
+        };
         // The router has no other members than these; a name that is missing would be a bug there, not a request's.
         let replica = core.members.get(&plan.leg.replica).cloned().ok_or(Refusal::NoneReady)?;
         let matched = beside.as_ref().and_then(|beside| core.expect(&plan.leg.replica, beside, request.blocks));

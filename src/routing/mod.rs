@@ -58,6 +58,8 @@ pub struct Request<'a> {
     pub pinned: Option<&'a str>,
     /// No other replica will do than the pinned one, also when that is down.
     pub pinned_only: bool,
+    /// The replica whose load this very request is booked on already, by a core that decided before (for a shadow).
+    pub booked: Option<&'a str>,
     /// Hashes of the prompt's blocks ([`crate::prefix::Chain`]); empty when nobody asks for them.
     pub blocks: &'a [u64],
     /// Replicas that an attempt of this request has already failed on.
@@ -69,6 +71,12 @@ pub struct Request<'a> {
 }
 
 impl Request<'_> {
+    /// What is open on a member, this request aside.
+    fn open_on(&self, member: &Member) -> u32 {
+        let itself = self.booked.is_some_and(|id| *id == *member.id);
+        member.load.requests().saturating_sub(itself.into())
+    }
+
     /// The state that a member has for this request.
     fn state_of(&self, member: &Member) -> State {
         match member.status.get() {

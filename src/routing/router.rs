@@ -241,7 +241,7 @@ impl Router {
             if !matches!(state, State::Ready | State::Warming) || request.tried.contains(&member.id) {
                 continue;
             }
-            let open = member.load.requests();
+            let open = request.open_on(member);
             let weight = member.weight.max(1);
             if member.max_in_flight.is_some_and(|max| open >= max) {
                 self.table.push_full(entry.id_hash, weight);

@@ -30,7 +30,7 @@ impl Standing {
     pub fn of(member: &Member, request: &Request<'_>) -> Self {
         if request.state_of(member) == State::Down || request.tried.contains(&member.id) {
             Self::Lost
-        } else if member.max_in_flight.is_some_and(|max| member.load.requests() >= max) {
+        } else if member.max_in_flight.is_some_and(|max| request.open_on(member) >= max) {
             Self::Full
         } else {
             Self::Takes

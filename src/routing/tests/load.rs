@@ -111,6 +111,7 @@ impl World {
                     pinned_only: false,
                     readmitted: &[],
                     blocks: &[],
+                    booked: None,
                 };
                 self.decide(pool, &request);
             }

@@ -19,6 +19,23 @@ fn a_shadow_sees_the_loads_and_touches_none() {
     assert!((0..9).all(|_| shadow.decide(&of_session(1), Tick(0)).expect("ready").leg.replica == members[1].id));
 }
 
+/// The policy decides first and books; a shadow that took that booking for load would never agree with itself.
+#[test]
+fn a_shadow_leaves_out_what_the_policy_booked_for_this_request() {
+    for policy in [Policy::LeastLoad, Policy::PowerOfTwo, Policy::RoundRobin, sticky()] {
+        let mut members = fleet(&[1, 1, 2]);
+        members.iter_mut().for_each(|member| member.max_in_flight = Some(8));
+        let (mut main, mut shadow) = (router(policy.clone(), &members), router(policy, &members).into_shadow());
+        let mut open = Vec::new();
+        for key in 0..24 {
+            let plan = main.decide(&of_session(key), Tick(0)).expect("there is room");
+            let request = Request { booked: Some(&plan.leg.replica), ..of_session(key) };
+            assert_eq!(shadow.decide(&request, Tick(0)).expect("room").leg.replica, plan.leg.replica, "request {key}");
+            open.push(plan);
+        }
+    }
+}
+
 #[test]
 fn a_shadow_keeps_to_the_limits_of_the_real_loads() {
     let mut members = fleet(&[1, 1]);
