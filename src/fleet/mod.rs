@@ -109,7 +109,15 @@ impl Fleet {
         let twin = self.by_id.get(&wanted.id).or_else(|| self.by_url.get(&wanted.url));
         if let Some(known) = twin.and_then(|at| self.replicas.get(*at)) {
             if known.id() == &wanted.id && *known.url() == wanted.url {
-                return Some(known.clone());
+                let known = known.clone();
+                // One load, one limit: `check` refuses this where both are written.
+                if (known.weight(), known.max_in_flight()) != (wanted.weight, wanted.max_in_flight) {
+                    self.conflicts.push(format!(
+                        "pool {}: replica {} keeps the weight and max_in_flight of where it was listed first",
+                        pool.name, wanted.id
+                    ));
+                }
+                return Some(known);
             }
             self.conflicts.push(format!(
                 "pool {}: replica {} at {} is left out, because replica {} is at {}",

@@ -98,6 +98,11 @@ fn what_is_found_joins_what_is_written_and_never_replaces_it() {
     assert_eq!(ids(&two), ["a:1", "c:1"]);
     assert_eq!(two.conflicts().len(), 1, "b:1 is x already: {:?}", two.conflicts());
     assert!(two.conflicts()[0].contains("replica x is at http://b:1"), "{:?}", two.conflicts());
+    let mut heavier = found("m", &["http://a:1"]);
+    heavier.values_mut().flatten().for_each(|replica| replica.weight = 5);
+    let heavier = two.next(&config, &heavier, &metrics);
+    assert_eq!(heavier.replicas()[0].weight(), 1);
+    assert!(heavier.conflicts()[0].contains("a:1 keeps the weight"), "{:?}", heavier.conflicts());
     let three = two.next(&config, &found("m", &[]), &metrics);
     assert_eq!(ids(&three), ["a:1"]);
     // What another pool had found is nobody's here.
