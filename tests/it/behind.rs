@@ -62,8 +62,7 @@ async fn a_listed_peer_announces_the_client() {
             assert_eq!(seen, [client, "http", "router.example"]);
         }
     }
-    let line = proxy.process.output().into_iter().find(|line| line.contains("192.0.2.7:4000"));
-    assert!(line.is_some(), "the access log has the announced address");
+    proxy.process.says("the announced address in the access log", |line| line.contains("192.0.2.7:4000")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

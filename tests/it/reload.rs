@@ -179,8 +179,9 @@ async fn a_bad_file_keeps_the_old_one_and_says_why_once() {
     assert!(proxy.metric("warmroute_config_last_reload_success_timestamp_seconds").await > since);
     let failed = proxy.metric("warmroute_config_reloads_total{result=\"failed\"}").await;
     assert_eq!(failed, 2.0, "once seen, once asked for");
-    let output = proxy.process.output();
-    let lines: Vec<_> = output.iter().filter(|line| line.contains("least_laod")).collect();
+    let told = || proxy.process.output().into_iter().filter(|line| line.contains("least_laod")).collect::<Vec<_>>();
+    wait_until("a line each time it was read", PATIENCE, || async { told().len() >= 2 }).await;
+    let lines = told();
     assert_eq!(lines.len(), 2, "a line each time it was read: {lines:?}");
     assert!(lines[0].contains("did you mean `least_load`"), "{}", lines[0]);
     assert!(lines[0].contains("warmroute.yaml:") && lines[0].contains("pools[0].policy.type"), "{}", lines[0]);
@@ -298,9 +299,8 @@ async fn what_cannot_change_live_is_said_by_the_reload_and_by_check() {
     let shown = proxy.admin_get("/config").await.json();
     assert_eq!((&shown["listen"][0]["address"], &shown["limits"]["body"]), (&"127.0.0.1:0".into(), &"1MiB".into()));
     assert_eq!(shown["limits"]["connections"], 16_384, "what is shown is what is in force");
-    assert!(
-        proxy.process.output().iter().any(|line| line.contains("WARN") && line.contains("listen, limits.connections"))
-    );
+    let warned = |line: &str| line.contains("WARN") && line.contains("listen, limits.connections");
+    proxy.process.says("a warning that names the keys", warned).await;
 
     let before = proxy.folder().join("before.yaml");
     std::fs::write(&before, old.yaml()).unwrap();
@@ -333,8 +333,5 @@ async fn the_sources_and_the_log_level() {
     assert!(!proxy.process.output()[lines..].iter().any(|line| line.contains("configuration reloaded")));
     assert_eq!(level("{\"level\": \"debug\"}").await, 200);
     proxy.reload(&of(&engines, &[0], "{ type: least_load }")).await;
-    wait_until("it is told again", PATIENCE, || async {
-        proxy.process.output()[lines..].iter().any(|line| line.contains("configuration reloaded"))
-    })
-    .await;
+    proxy.process.says("that it reloads", |line| line.contains("configuration reloaded")).await;
 }

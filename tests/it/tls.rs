@@ -139,7 +139,8 @@ async fn a_certificate_follows_its_files_and_a_bad_one_changes_nothing() {
     wait_until("a bad file is noticed", PATIENCE, || async { proxy.metric(&reloads("failed")).await == 1.0 }).await;
     assert!(client(&proxy, tls_client(&authority, None, &[])).await.is_ok(), "the one before is in use");
     assert_eq!(proxy.metric("warmroute_tls_certificate_expiry_timestamp_seconds").await, 4_102_444_800.0);
-    assert!(proxy.process.output().iter().any(|line| line.contains("ERROR") && line.contains("the one before stays")));
+    let told = |line: &str| line.contains("ERROR") && line.contains("the one before stays");
+    proxy.process.says("that the one before stays", told).await;
 
     next.issue_until("localhost", 2090).write(folder.path());
     wait_until("the next one is in use", PATIENCE, || async { proxy.metric(&reloads("ok")).await == 1.0 }).await;
@@ -180,8 +181,8 @@ async fn a_replica_must_be_who_it_is_said_to_be() {
         let down = || async { proxy.replicas().await[0]["state"] == "down" };
         wait_until(&format!("{tls}: the probe fails"), PATIENCE, down).await;
         assert!(proxy.exchange(&chat(false, 1)).await.status() >= 500);
-        let told = |line: &String| line.contains("TLS: invalid peer certificate");
-        assert!(proxy.process.output().iter().any(told), "{tls}: {:?}", proxy.process.output());
+        let told = |line: &str| line.contains("TLS: invalid peer certificate");
+        proxy.process.says(&format!("{tls}: why it is down"), told).await;
     }
     assert_eq!(mock.stat("requests").await, before, "nothing was asked of it");
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::PATIENCE;
+use super::{PATIENCE, wait_until};
 
 /// The binary under test.
 pub fn binary() -> &'static str {
@@ -87,16 +87,27 @@ impl Process {
         }
     }
 
-    /// Waits for its end.
+    /// Waits until it has printed such a line: what it did is seen before what it says.
+    pub async fn says(&self, what: &str, is: impl Fn(&str) -> bool) {
+        wait_until(what, PATIENCE, || async { self.output().iter().any(|line| is(line)) }).await;
+    }
+
+    /// Waits for its end, and until its last lines are read.
     pub fn wait(&mut self, deadline: Duration) -> ExitStatus {
         let end = Instant::now() + deadline;
-        loop {
+        let status = loop {
             if let Some(status) = self.child.try_wait().expect("a child can be asked") {
-                return status;
+                break status;
             }
             assert!(Instant::now() < end, "{} has not ended within {deadline:?}", self.name);
             thread::park_timeout(Duration::from_millis(5));
+        };
+        let end = Instant::now() + PATIENCE;
+        let mut lines = self.output.lines.lock().unwrap();
+        while self.output.open.load(Ordering::Acquire) > 0 && Instant::now() < end {
+            lines = self.output.more.wait_timeout(lines, Duration::from_millis(50)).unwrap().0;
         }
+        status
     }
 
     /// Sends SIGTERM.
