@@ -44,7 +44,9 @@ fn blocks(pool: &Pool, endpoint: &Endpoint, hints: &Hints<'_>) -> Vec<u64> {
     if pool.settings().shadow.is_none() || endpoint.load_only {
         return Vec::new();
     }
-    let mut chain = Chain::new(hints.model.as_ref().map_or("", |model| &*model.name));
+    // An alias is the same model, with the same cache.
+    let asked = hints.model.as_ref().map(|model| &*model.name);
+    let mut chain = Chain::new(pool.model().map(|model| &**model).or(asked).unwrap_or_default());
     for part in hints.prompt {
         // The list's last bracket is no part of the prompt: the next turn has a comma there.
         let text = part.unwrap_or_default().trim_end_matches(']');
