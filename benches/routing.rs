@@ -3,14 +3,15 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use warmroute::config::{Affinity, Policy, Session};
-use warmroute::routing::{Member, Request, Router, SessionKey, State, Status, Tick};
+use warmroute::config::{Affinity, Policy, Prefill, Session};
+use warmroute::routing::{Member, Request, Router, SessionKey, Settings, State, Status, Tick};
 
 fn fleet(replicas: u32, weight: impl Fn(u32) -> u32) -> Vec<Member> {
     let member = |at| Member {
         id: format!("10.0.0.{at}:8000").into(),
         weight: weight(at),
         max_in_flight: Some(1_000),
+        cache_tokens: 1_000_000,
         incarnation: 1,
         load: Arc::default(),
         status: Arc::new(Status::new(State::Ready)),
@@ -35,7 +36,11 @@ fn decide(criterion: &mut Criterion) {
             for (name, policy) in &policies {
                 let members = fleet(replicas, weight);
                 let _open: Vec<_> = members.iter().flat_map(|m| (0..4).map(|_| m.load.reserve(1, None))).collect();
-                let mut router = Router::new(policy, &Session::default(), members, 1);
+                let mut router = Router::new(
+                    &Settings { policy, session: &Session::default(), index_bytes: None, prefill: &Prefill::Learned },
+                    members,
+                    1,
+                );
                 let sessions = 10_000_u128;
                 let mut key = 0;
                 let mut next = || {

@@ -3,7 +3,7 @@
 //! It sends each request to the replica where its prefix is already warm, unless waiting there costs more than
 //! computing it again elsewhere. The rooms of this library stand in one order; imports go down it, never up:
 //!
-//! `cli` → `admin` → `proxy` → `sim` → `fleet` → `api` → `routing` → `prefix` → `config` → `telemetry`
+//! `cli` → `admin` → `proxy` → `sim` → `fleet` → `api` → `tokens` → `routing` → `prefix` → `config` → `telemetry`
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -17,3 +17,4 @@ pub mod proxy;
 pub mod routing;
 pub mod sim;
 pub mod telemetry;
+pub mod tokens;

@@ -32,9 +32,6 @@ pub struct Hints<'a> {
     pub previous_response_id: Option<Cow<'a, str>>,
     /// Anthropic's `metadata.user_id`.
     pub user_id: Option<Cow<'a, str>>,
-    /// What the engine makes its prompt of, as raw JSON, in the order in which chat templates put it: `tools`, `system` or
-    /// `instructions`, then `messages`, `prompt`, `input` or `text`.
-    pub prompt: [Option<&'a str>; 3],
 }
 
 #[derive(Default)]
@@ -46,9 +43,6 @@ struct Fields<'a> {
     prompt_cache_key: Option<&'a RawValue>,
     previous_response_id: Option<&'a RawValue>,
     metadata: Option<&'a RawValue>,
-    tools: Option<&'a RawValue>,
-    system: Option<&'a RawValue>,
-    messages: Option<&'a RawValue>,
 }
 
 #[derive(serde::Deserialize)]
@@ -62,11 +56,6 @@ enum Field {
     CacheKey,
     PreviousResponseId,
     Metadata,
-    Tools,
-    #[serde(alias = "instructions")]
-    System,
-    #[serde(alias = "input", alias = "text")]
-    Messages,
     #[serde(other)]
     Other,
 }
@@ -91,9 +80,6 @@ impl<'de> Visitor<'de> for FieldsVisitor {
                 Field::CacheKey => &mut fields.prompt_cache_key,
                 Field::PreviousResponseId => &mut fields.previous_response_id,
                 Field::Metadata => &mut fields.metadata,
-                Field::Tools => &mut fields.tools,
-                Field::System => &mut fields.system,
-                Field::Messages => &mut fields.messages,
                 Field::Other => {
                     map.next_value::<IgnoredAny>()?;
                     continue;
@@ -121,7 +107,6 @@ pub fn read(body: &[u8]) -> Result<Hints<'_>, serde_json::Error> {
         prompt_cache_key: fields.prompt_cache_key.and_then(string),
         previous_response_id: fields.previous_response_id.and_then(string),
         user_id: fields.metadata.and_then(user_id),
-        prompt: [fields.tools, fields.system, fields.messages.or(fields.prompt)].map(|raw| raw.map(RawValue::get)),
     })
 }
 
@@ -194,16 +179,8 @@ mod tests {
     #[test]
     fn odd_types_are_ignored_and_the_last_duplicate_counts() {
         let hints = read(br#"{"model":7,"n":"x","metadata":[],"prompt":[1,2],"prompt_cache_key":null}"#).unwrap();
-        assert_eq!(hints, Hints { sequences: 1, prompt: [None, None, Some("[1,2]")], ..Hints::default() });
+        assert_eq!(hints, Hints { sequences: 1, ..Hints::default() });
         assert_eq!(read(br#"{"model":"a","model":"b"}"#).unwrap().model.unwrap().name, "b");
-    }
-
-    #[test]
-    fn a_prompt_is_read_in_the_order_in_which_engines_render_it() {
-        let parts = |body| read(body).unwrap().prompt;
-        assert_eq!(parts(br#"{"messages":[1],"system":"s","tools":[2]}"#), [Some("[2]"), Some("\"s\""), Some("[1]")]);
-        assert_eq!(parts(br#"{"input":"i","instructions":"s"}"#), [None, Some("\"s\""), Some("\"i\"")]);
-        assert_eq!(parts(br#"{"prompt":"p"}"#), [None, None, Some("\"p\"")]);
     }
 
     #[test]

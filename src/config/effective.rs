@@ -131,6 +131,7 @@ fn policy(policy: &Policy) -> Value {
             insert(&mut map, "header", header.as_str());
             affinity
         }
+        Policy::CacheAware(_) => return Value::Object(map),
         Policy::RoundRobin | Policy::Random | Policy::LeastLoad | Policy::PowerOfTwo => return Value::Object(map),
     };
     insert(&mut map, "fallback", affinity.fallback.as_str());

@@ -117,12 +117,32 @@ pub struct Pool {
     pub queue: Queue,
     /// A policy that decides beside `policy`, metered and never acting.
     pub shadow: Option<Policy>,
+    /// What of KV cache a replica can keep, in tokens, where the replica does not say. Default 500,000.
+    pub cache_tokens: u64,
+    /// Bytes of the prefix index. Default 64 MiB.
+    pub index_bytes: usize,
+    /// Bytes of the tokenizer's boundary cache. Default 32 MiB.
+    pub tokens_bytes: usize,
+    /// Longest time that a prompt is tokenized for; then its text is cut instead. Default 1 s.
+    pub tokens_budget: Duration,
+    /// How long a prefill takes.
+    pub prefill: Prefill,
+    /// LoRA adapters: further names that clients may use and the engine knows.
+    pub adapters: Vec<Arc<str>>,
 }
 
 impl Pool {
     /// Whether a session's key is of use: to the policy, or to the one in its shadow.
     pub fn uses_sessions(&self) -> bool {
-        [Some(&self.policy), self.shadow.as_ref()].iter().flatten().any(|p| matches!(p, Policy::SessionSticky(_)))
+        [Some(&self.policy), self.shadow.as_ref()]
+            .iter()
+            .flatten()
+            .any(|p| matches!(p, Policy::SessionSticky(_) | Policy::CacheAware(_)))
+    }
+
+    /// Whether prompts are of use: to the policy, or to the shadow (whose estimate of what is recomputed needs them).
+    pub fn uses_prompts(&self) -> bool {
+        matches!(self.policy, Policy::CacheAware(_)) || self.shadow.is_some()
     }
 
     /// The header whose hash decides: for the policy, or for the one in its shadow (the check has them agree).
@@ -180,6 +200,86 @@ pub enum Policy {
         header: HeaderName,
         /// Bounds and fallback.
         affinity: Affinity,
+    },
+    /// The replica that holds the longest prefix, unless it is too busy.
+    CacheAware(CacheAware),
+}
+
+/// What `cache_aware` is set by.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CacheAware {
+    /// Whether load may keep a request from its prefix. Default [`Stay::Balanced`].
+    pub affinity: Stay,
+    /// A shorter match is none, in tokens. Default 1,024.
+    pub min_match_tokens: u32,
+    /// A preferred replica is left when its load is over this multiple of the alternative's (default 2)…
+    pub max_load_ratio: f64,
+    /// …and so much above it: in requests (default 8) or placements (default 16)…
+    pub min_load_gap: u32,
+    /// …or, where queued seconds are the load, in time. Default 2 s.
+    pub min_queue_gap: Duration,
+    /// Where a request without a preferred replica goes. Default [`LoadPolicy::PowerOfTwo`].
+    pub fallback: LoadPolicy,
+    /// What counts as load. Default [`LoadUnit::Requests`].
+    pub load: LoadUnit,
+}
+
+impl Default for CacheAware {
+    fn default() -> Self {
+        Self {
+            affinity: Stay::Balanced,
+            min_match_tokens: 1_024,
+            max_load_ratio: 2.0,
+            min_load_gap: LoadUnit::Requests.min_load_gap(),
+            min_queue_gap: Duration::from_secs(2),
+            fallback: LoadPolicy::PowerOfTwo,
+            load: LoadUnit::Requests,
+        }
+    }
+}
+
+/// Whether a request stays with its prefix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stay {
+    /// As long as the replica admits it.
+    Prefer,
+    /// Unless the replica is much busier than the alternative.
+    Balanced,
+}
+
+/// What counts as a replica's load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LoadUnit {
+    /// Requests in flight.
+    Requests,
+    /// Requests lately placed there.
+    Placements,
+    /// Seconds of prefill that wait there.
+    QueuedSeconds,
+}
+
+impl LoadUnit {
+    /// The default of `min_load_gap`.
+    pub fn min_load_gap(self) -> u32 {
+        if self == Self::Placements { 16 } else { 8 }
+    }
+}
+
+/// How long a prefill of n tokens takes of which m are cached: `overhead + per_token·(n−m) + per_pair·(n²−m²)` seconds
+/// (linear layers, then attention).
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub enum Prefill {
+    /// Learned from the first tokens of requests that met no queue.
+    #[default]
+    Learned,
+    /// As the operator measured it.
+    Fixed {
+        /// Seconds of each request.
+        overhead: f64,
+        /// Seconds of each uncached token.
+        per_token: f64,
+        /// Seconds of each pair of an uncached token and one before it.
+        per_pair: f64,
     },
 }
 
@@ -273,6 +373,8 @@ pub struct Replica {
     pub credential: Option<Secret>,
     /// Most requests open there at once; `None` = no bound.
     pub max_in_flight: Option<u32>,
+    /// Tokens of KV cache it can keep; `None` = the pool's `cache_tokens`.
+    pub cache_tokens: Option<u64>,
     /// Another number is another engine behind the same address. Default 0.
     pub incarnation: u64,
     /// How its certificate is judged; `None` = plain text (`http://`).

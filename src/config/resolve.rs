@@ -221,6 +221,12 @@ impl<'a> Across<'a> {
             retry: resilience::retry(item),
             queue: resilience::queue(item),
             shadow: shadow?,
+            cache_tokens: 500_000,
+            index_bytes: 64 << 20,
+            tokens_bytes: 32 << 20,
+            tokens_budget: Duration::from_secs(1),
+            prefill: Prefill::Learned,
+            adapters: Vec::new(),
             models,
         })
     }
@@ -441,6 +447,7 @@ impl<'a> Across<'a> {
             weight: or(Some(item), "weight", 1),
             credential: or(Some(item), "credential", None),
             max_in_flight: or(Some(item), "max_in_flight", None),
+            cache_tokens: None,
             incarnation: or(Some(item), "incarnation", 0),
         };
         let at = item.get("id").unwrap_or(url_at);

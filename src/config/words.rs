@@ -41,6 +41,7 @@ impl Policy {
             Self::PowerOfTwo => "power_of_two",
             Self::SessionSticky(_) => "session_sticky",
             Self::HeaderHash { .. } => "header_hash",
+            Self::CacheAware(_) => "cache_aware",
         }
     }
 }

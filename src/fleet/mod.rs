@@ -6,6 +6,7 @@ mod breaker;
 mod budget;
 mod connections;
 pub mod discovery;
+mod expected;
 mod health;
 mod leaving;
 mod panic;
@@ -25,6 +26,7 @@ use std::sync::Arc;
 
 pub use breaker::BreakerState;
 pub use connections::{ConnectError, Connection, Connections, SendFailure};
+pub use expected::Expected;
 pub use health::{Condition, is_fault, watch};
 pub use leaving::Leaving;
 pub use place::Place;

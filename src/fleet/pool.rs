@@ -12,10 +12,11 @@ use prometheus::{Histogram, IntCounter};
 
 use super::Replica;
 use super::budget::Budget;
+use super::expected::Expected;
 use super::queue::{Queue, Ticket};
 use super::shadow::{Shadow, ShadowMetrics};
 use crate::config::{self, Models};
-use crate::routing::{Effect, Plan, Refusal, Request, Router, Tick};
+use crate::routing::{self, Effect, Plan, Refusal, Request, Router, Tick};
 use crate::telemetry::Metrics;
 
 /// One pool.
@@ -32,8 +33,8 @@ pub struct Pool {
 
 /// What all generations of a pool share.
 #[derive(Debug)]
-struct Core {
-    router: Router,
+pub(super) struct Core {
+    pub router: Router,
     /// Whom the router's answers name.
     members: HashMap<Arc<str>, Arc<Replica>>,
     /// Decides beside it.
@@ -53,28 +54,30 @@ impl Core {
                 if before
                     .is_none_or(|before| (&before.shadow, &before.session) != (&settings.shadow, &settings.session))
                 {
-                    shadow.reconfigure(policy, &settings.session);
+                    shadow.reconfigure(&core_settings(policy, settings));
                 }
                 shadow.set_members(members);
             }
             None => {
-                let router = Router::new(policy, &settings.session, members, fastrand::u64(..));
+                let router = Router::new(&core_settings(policy, settings), members, fastrand::u64(..));
                 self.shadow = Some(Shadow::new(router.into_shadow()));
             }
         }
     }
 
-    /// Whom the shadow would take.
-    fn decide_beside(&mut self, request: &Request<'_>, now: Tick) -> Option<Arc<str>> {
+    /// Whom the shadow would take, and what of the prompt that one would hold.
+    fn decide_beside(&mut self, request: &Request<'_>, now: Tick) -> Option<(Arc<str>, u32)> {
         self.shadow.as_mut()?.decide(request, now)
     }
+}
 
-    /// What the prompt finds where it goes, and would find where the shadow would send it, in blocks.
-    fn expect(&mut self, taken: &str, beside: &str, blocks: &[u64]) -> Option<[usize; 2]> {
-        let life = |id: &str| self.members.get(id).map(|member| member.key());
-        let (taken, beside) = (life(taken)?, life(beside)?);
-        let [by_policy, by_shadow] = &mut self.shadow.as_mut()?.seen;
-        Some([by_policy.visit(taken, blocks), by_shadow.visit(beside, blocks)])
+/// What the core of a pool is set by, under a policy of its own or its shadow's.
+fn core_settings<'a>(policy: &'a config::Policy, settings: &'a config::Pool) -> routing::Settings<'a> {
+    routing::Settings {
+        policy,
+        session: &settings.session,
+        index_bytes: settings.uses_prompts().then_some(settings.index_bytes),
+        prefill: &settings.prefill,
     }
 }
 
@@ -132,7 +135,7 @@ impl Pool {
         let named = replicas.iter().map(|replica| (replica.id().clone(), replica.clone())).collect();
         let (core, queue, budget) = match before {
             None => {
-                let router = Router::new(&settings.policy, &settings.session, members, fastrand::u64(..));
+                let router = Router::new(&core_settings(&settings.policy, &settings), members, fastrand::u64(..));
                 let core = Core { router, members: named, shadow: None };
                 let budget = Budget::new(&settings.retry);
                 (Arc::new(Mutex::new(core)), Arc::default(), Arc::new(Mutex::new(budget)))
@@ -140,7 +143,7 @@ impl Pool {
             Some(before) => {
                 let mut core = before.core.lock();
                 if (&settings.policy, &settings.session) != (&before.settings.policy, &before.settings.session) {
-                    core.router.reconfigure(&settings.policy, &settings.session);
+                    core.router.reconfigure(&core_settings(&settings.policy, &settings));
                 }
                 core.router.set_members(members);
                 core.members = named;
@@ -222,12 +225,11 @@ impl Pool {
         };
         // The router has no other members than these; a name that is missing would be a bug there, not a request's.
         let replica = core.members.get(&plan.leg.replica).cloned().ok_or(Refusal::NoneReady)?;
-        let matched = beside.as_ref().and_then(|beside| core.expect(&plan.leg.replica, beside, request.blocks));
         drop(core);
-        if let Some(beside) = beside {
+        if let Some((beside, matched)) = beside {
             self.metrics.shadow.agreement[usize::from(beside != plan.leg.replica)].inc();
-            if let Some(matched) = matched {
-                self.metrics.shadow.count(request.blocks.len(), matched);
+            if let Some(prompt) = request.prompt {
+                self.metrics.shadow.count(prompt.tokens, [plan.matched, matched]);
             }
         }
         if panic {
@@ -272,6 +274,11 @@ impl Pool {
             self.metrics.over_budget.inc();
         }
         may
+    }
+
+    /// Keeps a decision's expectation until the request ends. `now` is the clock of the ticks that decisions get.
+    pub fn expect(&self, plan: &mut Plan, now: fn() -> Tick) -> Option<Expected> {
+        Some(Expected::new(self.core.clone(), plan.expectation.take()?, now))
     }
 
     /// Applies an effect of a decision.

@@ -50,6 +50,7 @@ struct Settings {
     authorization: Option<HeaderValue>,
     weight: u32,
     max_in_flight: Option<u32>,
+    cache_tokens: u64,
     health: Health,
 }
 
@@ -60,7 +61,13 @@ impl Settings {
             value.set_sensitive(true);
             Some(value)
         });
-        Self { authorization, weight: replica.weight, max_in_flight: replica.max_in_flight, health }
+        Self {
+            authorization,
+            weight: replica.weight,
+            max_in_flight: replica.max_in_flight,
+            cache_tokens: replica.cache_tokens.unwrap_or(500_000),
+            health,
+        }
     }
 }
 
@@ -271,6 +278,7 @@ impl Replica {
             id: self.id.clone(),
             weight: self.weight(),
             max_in_flight: self.max_in_flight(),
+            cache_tokens: self.settings.load().cache_tokens,
             incarnation: self.life,
             load: self.load.clone(),
             status: self.status.clone(),

@@ -1,36 +1,32 @@
 //! A policy that decides beside the real one, never acting, and what both would have the engines compute.
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use prometheus::IntCounter;
 
-use crate::prefix::{BLOCK_TOKENS, Seen};
 use crate::routing::{Request, Router, Tick};
 use crate::telemetry::Metrics;
-
-/// Blocks remembered for each of the two policies: 4M tokens over the pool's replicas, some 4 MB.
-const BLOCKS: NonZeroUsize = NonZeroUsize::new(65_536).unwrap();
 
 /// The shadow of one pool.
 #[derive(Debug)]
 pub(super) struct Shadow {
     /// Decides on the same loads and states, and reserves nothing.
     pub router: Router,
-    /// What replicas saw under the policy, and would have seen under the shadow.
-    pub seen: [Seen; 2],
 }
 
 impl Shadow {
     /// A router that was made a shadow.
     pub fn new(router: Router) -> Self {
-        Self { router, seen: [Seen::new(BLOCKS), Seen::new(BLOCKS)] }
+        Self { router }
     }
 
-    /// Whom it would take.
-    pub fn decide(&mut self, request: &Request<'_>, now: Tick) -> Option<Arc<str>> {
+    /// Whom it would take, and what of the prompt that one would hold.
+    pub fn decide(&mut self, request: &Request<'_>, now: Tick) -> Option<(Arc<str>, u32)> {
         let plan = self.router.decide(request, now).ok()?;
         plan.on_success.iter().for_each(|effect| self.router.apply(effect, now));
-        Some(plan.leg.replica)
+        if let Some(expectation) = plan.expectation {
+            self.router.finish(expectation, now);
+        }
+        Some((plan.leg.replica, plan.matched))
     }
 }
 
@@ -53,12 +49,11 @@ impl ShadowMetrics {
         }
     }
 
-    /// Counts a prompt of so many blocks, of which so many were found under the policy and under the shadow.
-    pub fn count(&self, blocks: usize, matched: [usize; 2]) {
-        let tokens = |blocks: usize| (blocks * BLOCK_TOKENS) as u64;
-        self.prompt.inc_by(tokens(blocks));
+    /// Counts a prompt of so many tokens, of which so many were found under the policy and under the shadow.
+    pub fn count(&self, tokens: u32, matched: [u32; 2]) {
+        self.prompt.inc_by(tokens.into());
         for (counter, matched) in self.recomputed.iter().zip(matched) {
-            counter.inc_by(tokens(blocks.saturating_sub(matched)));
+            counter.inc_by(tokens.saturating_sub(matched).into());
         }
     }
 }

@@ -11,8 +11,8 @@ use super::{Proxy, Snapshot};
 use crate::api::{self, Body, Cause, Endpoint, Family, Hints, ModelName, Phase, Source};
 use crate::config::RequestEncoding;
 use crate::fleet::{Fleet, Pool};
-use crate::prefix::Chain;
-use crate::routing::SessionKey;
+use crate::routing::{Prompt, SessionKey};
+use crate::tokens::Encoder;
 
 /// A request that knows its pool.
 pub struct Admitted {
@@ -28,32 +28,28 @@ pub struct Admitted {
     pub pinned: Option<Arc<str>>,
     /// Sequences it makes the engine generate.
     pub sequences: u32,
-    /// Hashes of its prompt's blocks, when the pool has a use for them.
-    pub blocks: Vec<u64>,
+    /// Its prompt in blocks, when the pool has a use for it.
+    pub prompt: Option<Arc<Prompt>>,
 }
 
 impl Admitted {
     /// A body that is nobody's business.
     pub fn opaque(pool: Arc<Pool>, body: Bytes) -> Self {
-        Self { pool, body, decoded: false, session: None, pinned: None, sequences: 1, blocks: Vec::new() }
+        Self { pool, body, decoded: false, session: None, pinned: None, sequences: 1, prompt: None }
     }
 }
 
-/// The chain of the prompt's blocks, for the shadow's estimate.
-fn blocks(pool: &Pool, endpoint: &Endpoint, hints: &Hints<'_>) -> Vec<u64> {
-    if pool.settings().shadow.is_none() || endpoint.load_only {
-        return Vec::new();
+/// The prompt in blocks.
+fn prompt(pool: &Pool, endpoint: &Endpoint, hints: &Hints<'_>, body: &[u8]) -> Option<Arc<Prompt>> {
+    if !pool.settings().uses_prompts() || endpoint.load_only {
+        return None;
     }
     // An alias is the same model, with the same cache.
     let asked = hints.model.as_ref().map(|model| &*model.name);
-    let mut chain = Chain::new(pool.model().map(|model| &**model).or(asked).unwrap_or_default());
-    for part in hints.prompt {
-        // The list's last bracket is no part of the prompt: the next turn has a comma there.
-        let text = part.unwrap_or_default().trim_end_matches(']');
-        chain.add(text.as_bytes());
-        chain.add(&[0]);
-    }
-    chain.finish()
+    let encoder = Encoder::text(pool.model().map(|model| &**model).or(asked).unwrap_or_default());
+    let encoded = encoder.encode(&api::prompt(endpoint, body));
+    let tokens = u32::try_from(encoded.tokens).unwrap_or(u32::MAX);
+    Some(Arc::new(Prompt { blocks: encoded.blocks, tokens }))
 }
 
 /// Whether the pool's policy asks for a session on this endpoint.
@@ -104,9 +100,9 @@ pub async fn admit(
         None
     };
     let pinned = previous.filter(|place| place.pool == *pool.name()).map(|place| place.replica);
-    let blocks = blocks(pool, endpoint, &hints);
+    let prompt = prompt(pool, endpoint, &hints, &plain);
     let (body, decoded) = outgoing_body(pool, endpoint, hints.model.as_ref(), coding, &received, &plain)?;
-    Ok(Admitted { pool: pool.clone(), body, decoded, session, pinned, sequences: hints.sequences, blocks })
+    Ok(Admitted { pool: pool.clone(), body, decoded, session, pinned, sequences: hints.sequences, prompt })
 }
 
 /// The session (if any), when nothing in the body matters: it is passed on encoded, or the pool takes any model, the

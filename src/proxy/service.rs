@@ -167,7 +167,7 @@ async fn send(
     admitted: Admitted,
     client: Client,
 ) -> Result<Reply, Problem> {
-    let Admitted { pool, body, decoded, session, pinned, sequences, blocks } = admitted;
+    let Admitted { pool, body, decoded, session, pinned, sequences, prompt } = admitted;
     exchange.in_pool(&pool);
     if admit::keyed(&pool, endpoint) {
         let source = match (&session, &pinned) {
@@ -194,7 +194,7 @@ async fn send(
         sequences,
         load_only: endpoint.load_only,
         pinned: pinned.as_deref(),
-        blocks: &blocks,
+        prompt: prompt.as_ref(),
         ..Default::default()
     };
     let answered = forward::forward(exchange, &pool, &outgoing, request).await?;

@@ -14,6 +14,9 @@ mod tests;
 
 use std::sync::Arc;
 
+use crate::config;
+use crate::prefix;
+
 pub use load::{Load, Reservation, State, Status};
 pub use router::Router;
 
@@ -36,10 +39,47 @@ pub struct Member {
     pub max_in_flight: Option<u32>,
     /// A new life of the same id (restart, replacement) has a higher number.
     pub incarnation: u64,
+    /// Tokens of KV cache it can keep.
+    pub cache_tokens: u64,
     /// Open requests.
     pub load: Arc<Load>,
     /// Whether it may be chosen.
     pub status: Arc<Status>,
+}
+
+/// What the operator set for one pool's core.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings<'a> {
+    /// How a replica is chosen.
+    pub policy: &'a config::Policy,
+    /// How sessions are remembered.
+    pub session: &'a config::Session,
+    /// Bytes of the prefix index; `None` = no index is kept.
+    pub index_bytes: Option<usize>,
+    /// How long a prefill takes.
+    pub prefill: &'a config::Prefill,
+}
+
+/// A prompt in blocks.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Prompt {
+    /// Hashes of its whole blocks ([`prefix::Chain`]).
+    pub blocks: Vec<u64>,
+    /// Its tokens.
+    pub tokens: u32,
+}
+
+/// What a decision expects of its replica, until the request has ended: give it back to the router it came from, by
+/// [`Router::finish`] or [`Router::withdraw`].
+#[derive(Debug)]
+#[must_use]
+pub struct Expectation {
+    /// The prompt.
+    pub(crate) prompt: Arc<Prompt>,
+    /// Its blocks, in the index.
+    pub(crate) placement: prefix::Placement,
+    /// The first output has been seen.
+    pub(crate) confirmed: bool,
 }
 
 /// What the core needs to know of a request.
@@ -60,8 +100,8 @@ pub struct Request<'a> {
     pub pinned_only: bool,
     /// The replica whose load this very request is booked on already, by a core that decided before (for a shadow).
     pub booked: Option<&'a str>,
-    /// Hashes of the prompt's blocks ([`crate::prefix::Chain`]); empty when nobody asks for them.
-    pub blocks: &'a [u64],
+    /// Its prompt, where the policy asks for it and it could be read.
+    pub prompt: Option<&'a Arc<Prompt>>,
     /// Replicas that an attempt of this request has already failed on.
     pub tried: &'a [Arc<str>],
     /// Replicas that may be chosen although they are down: more are than may be left out.
@@ -107,6 +147,12 @@ pub enum Reason {
     NoKey,
     /// It holds the stored response the request refers to.
     Stored,
+    /// It holds the longest prefix.
+    Prefix,
+    /// Another holds the longest prefix, and was too busy.
+    PrefixOverflow,
+    /// None holds enough of the prompt to tell it from the others: the fallback chose.
+    NoMatch,
 }
 
 impl Reason {
@@ -122,6 +168,9 @@ impl Reason {
             Self::HashOverflow => "hash_overflow",
             Self::NoKey => "no_key",
             Self::Stored => "stored",
+            Self::Prefix => "prefix",
+            Self::PrefixOverflow => "prefix_overflow",
+            Self::NoMatch => "no_match",
         }
     }
 }
@@ -169,6 +218,11 @@ pub struct Plan {
     pub effects: Vec<Effect>,
     /// To be applied with [`Router::apply`] when the attempt succeeds.
     pub on_success: Option<Effect>,
+    /// Leading tokens of the prompt that the replica holds or is expected to, as far as is known; the last token is
+    /// always computed, so it is less than the prompt has.
+    pub matched: u32,
+    /// What is expected of the replica, where an index is kept and the prompt is known.
+    pub expectation: Option<Expectation>,
     /// Each candidate with what it was judged by, for `explain` and debug logs; empty unless [`Request::explain`].
     pub scores: Vec<Score>,
 }
@@ -178,8 +232,10 @@ pub struct Plan {
 pub struct Score {
     /// The replica.
     pub replica: Arc<str>,
-    /// Open requests ÷ weight at that moment.
+    /// Open requests ÷ weight at that moment, or what else the policy takes for load.
     pub load: f64,
+    /// Leading tokens of the prompt that it holds.
+    pub matched: u32,
 }
 
 /// Why no replica could be chosen.

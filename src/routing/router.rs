@@ -13,9 +13,10 @@ use super::candidates::{Candidates, FULL_SHARE, Row};
 use super::placements::Placements;
 use super::policy::{Aids, Choice, Policy, RoundRobin, Standing};
 use super::{
-    Effect, Leg, Load, Member, Plan, Reason, Refusal, Request, Reservation, Score, SessionKey, State, Tick, rendezvous,
+    Effect, Expectation, Leg, Load, Member, Plan, Reason, Refusal, Request, Reservation, Score, SessionKey, Settings,
+    State, Tick, rendezvous,
 };
-use crate::config::{self, LoadPolicy};
+use crate::config::LoadPolicy;
 
 /// How long a new or returned replica takes to reach its full share.
 const RAMP_MICROS: u64 = 30_000_000;
@@ -59,7 +60,8 @@ struct Bound {
 impl Router {
     /// A core for one pool. The same `seed` and the same calls give the same decisions; the seed also decides who has
     /// the first turn, so that routers started together do not all begin with the same replica.
-    pub fn new(policy: &config::Policy, session: &config::Session, members: Vec<Member>, seed: u64) -> Self {
+    pub fn new(settings: &Settings<'_>, members: Vec<Member>, seed: u64) -> Self {
+        let Settings { policy, session, .. } = *settings;
         let mut router = Self {
             policy: Policy::new(policy),
             entries: Vec::new(),
@@ -195,9 +197,36 @@ impl Router {
     ///
     /// Bindings stay under a policy that has none, too: they are there when the policy comes back, until their time to
     /// live is over. A new time to live counts from a binding's last use; a smaller table drops the least recently used.
-    pub fn reconfigure(&mut self, policy: &config::Policy, session: &config::Session) {
+    pub fn reconfigure(&mut self, settings: &Settings<'_>) {
+        let Settings { policy, session, .. } = *settings;
         self.policy = Policy::new(policy);
         self.bindings.set_bounds(session.ttl, session.max_bindings);
+    }
+
+    /// The replica has begun to answer: the first event of the body has come.
+    pub fn confirm(&mut self, expectation: &mut Expectation, now: Tick) {
+        let _ = now;
+        expectation.confirmed = true;
+    }
+
+    /// The request has ended, however.
+    pub fn finish(&mut self, expectation: Expectation, now: Tick) {
+        let _ = (expectation, now);
+    }
+
+    /// The attempt failed before the replica computed anything.
+    pub fn withdraw(&mut self, expectation: Expectation, now: Tick) {
+        let _ = (expectation, now);
+    }
+
+    /// What [`Self::decide`] would do, without doing it: nothing is reserved, recorded or made young. The plan's
+    /// reservation counts for nobody.
+    ///
+    /// # Errors
+    /// As [`Self::decide`].
+    pub fn preview(&mut self, request: &Request<'_>, now: Tick) -> Result<Plan, Refusal> {
+        let _ = (request, now);
+        Err(Refusal::NoneReady)
     }
 
     /// Number of session bindings held. Some may have expired: they are swept a few a decision.
@@ -282,7 +311,15 @@ impl Router {
         let (replica, incarnation) = (member.id.clone(), member.incarnation);
         let placed = Effect::Placed { replica: replica.clone(), incarnation, sequences: reservation.sequences() };
         let on_success = bind.map(|session| Effect::Bound { session, replica: replica.clone(), incarnation });
-        Plan { leg: Leg { replica, reservation }, reason, effects: vec![placed], on_success, scores }
+        Plan {
+            leg: Leg { replica, reservation },
+            reason,
+            effects: vec![placed],
+            on_success,
+            matched: 0,
+            expectation: None,
+            scores,
+        }
     }
 
     /// What others would have scored, for a request that went to its own replica.
@@ -295,8 +332,11 @@ impl Router {
     }
 
     fn scores(&self) -> Vec<Score> {
-        let score =
-            |row| Score { replica: self.entries[self.table.member(row)].member.id.clone(), load: self.table.load(row) };
+        let score = |row| Score {
+            replica: self.entries[self.table.member(row)].member.id.clone(),
+            load: self.table.load(row),
+            matched: 0,
+        };
         (0..self.table.len()).map(score).collect()
     }
 }

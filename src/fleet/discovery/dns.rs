@@ -127,6 +127,7 @@ impl Names {
             weight,
             credential: self.dns.credential.clone(),
             max_in_flight: self.dns.max_in_flight,
+            cache_tokens: None,
             incarnation: 0,
             tls: None,
         }

@@ -55,6 +55,7 @@ impl Policy {
             config::Policy::LeastLoad => Self::Load(LoadPolicy::LeastLoad),
             config::Policy::PowerOfTwo => Self::Load(LoadPolicy::PowerOfTwo),
             config::Policy::SessionSticky(affinity) => Self::SessionSticky(affinity.clone()),
+            config::Policy::CacheAware(settings) => Self::Load(settings.fallback),
             config::Policy::HeaderHash { affinity, .. } => Self::HeaderHash(affinity.clone()),
         }
     }

@@ -33,9 +33,9 @@ proptest! {
     ) {
         let mut members = fleet(&weights);
         for policy in [sticky(), header_hash()] {
-            let mut one = Router::new(&policy, &Session::default(), members.clone(), seeds.0);
+            let mut one = Router::new(&settings(&policy, &Session::default()), members.clone(), seeds.0);
             members.rotate_left(turn % weights.len());
-            let mut other = Router::new(&policy, &Session::default(), members.clone(), seeds.1);
+            let mut other = Router::new(&settings(&policy, &Session::default()), members.clone(), seeds.1);
             spread(&mut other, turn, Tick(0));
             for &key in &keys {
                 let request = Request { header: Some(key as u64), ..of_session(key) };

@@ -85,7 +85,7 @@ impl World {
         let session =
             Session { max_bindings: MAX_BINDINGS, ttl: std::time::Duration::from_secs(60), ..Session::default() };
         Self {
-            routers: policies.map(|policy| Router::new(&policy, &session, all.clone(), 3)),
+            routers: policies.map(|policy| Router::new(&settings(&policy, &session), all.clone(), 3)),
             members: all.clone(),
             loads: all.iter().map(|member| member.load.clone()).collect(),
             all,
@@ -110,7 +110,7 @@ impl World {
                     explain: false,
                     pinned_only: false,
                     readmitted: &[],
-                    blocks: &[],
+                    prompt: None,
                     booked: None,
                 };
                 self.decide(pool, &request);
@@ -237,7 +237,7 @@ fn two_pools_on_two_threads_never_exceed_max_in_flight() {
     let (refused, placed) = (AtomicU32::new(0), AtomicU32::new(0));
     std::thread::scope(|scope| {
         for (policy, seed) in [(Policy::LeastLoad, 1), (sticky(), 2)] {
-            let mut router = Router::new(&policy, &Session::default(), members.clone(), seed);
+            let mut router = Router::new(&settings(&policy, &Session::default()), members.clone(), seed);
             let (open, refused, placed) = (&open, &refused, &placed);
             scope.spawn(move || {
                 let mut rng = fastrand::Rng::with_seed(seed);

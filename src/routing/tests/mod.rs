@@ -12,7 +12,7 @@ use std::sync::Arc;
 use proptest::test_runner::{Config as Cases, RngSeed};
 
 use super::*;
-use crate::config::{Affinity, LoadPolicy, Policy, Session};
+use crate::config::{Affinity, LoadPolicy, Policy, Prefill, Session};
 
 const LOAD_POLICIES: [Policy; 4] = [Policy::RoundRobin, Policy::Random, Policy::LeastLoad, Policy::PowerOfTwo];
 const SECOND: u64 = 1_000_000;
@@ -27,6 +27,7 @@ fn member(id: impl Into<Arc<str>>, weight: u32) -> Member {
         weight,
         max_in_flight: None,
         incarnation: 1,
+        cache_tokens: 1_000_000,
         load: Arc::default(),
         status: Arc::new(Status::new(State::Ready)),
     }
@@ -37,7 +38,11 @@ fn fleet(weights: &[u32]) -> Vec<Member> {
 }
 
 fn router(policy: Policy, members: &[Member]) -> Router {
-    Router::new(&policy, &Session::default(), members.to_vec(), 0)
+    Router::new(&settings(&policy, &Session::default()), members.to_vec(), 0)
+}
+
+fn settings<'a>(policy: &'a Policy, session: &'a Session) -> Settings<'a> {
+    Settings { policy, session, index_bytes: None, prefill: &Prefill::Learned }
 }
 
 fn sticky() -> Policy {
@@ -92,7 +97,7 @@ fn scores_are_given_only_when_asked_for() {
         assert!(plan.scores.is_empty());
         drop(plan);
         let plan = router.decide(&Request { explain: true, ..of_session(1) }, Tick(0)).expect("ready");
-        let score = |at: usize, load| Score { replica: members[at].id.clone(), load };
+        let score = |at: usize, load| Score { replica: members[at].id.clone(), load, matched: 0 };
         assert_eq!(plan.scores, [score(0, 0.0), score(1, 0.5)]);
     }
 }
@@ -120,7 +125,7 @@ fn a_placement_replayed_from_elsewhere_counts_like_ones_own() {
 fn the_same_seed_and_calls_give_the_same_decisions() {
     for policy in [Policy::Random, Policy::PowerOfTwo] {
         let run = |seed| {
-            let mut router = Router::new(&policy, &Session::default(), fleet(&[1, 2, 3, 4]), seed);
+            let mut router = Router::new(&settings(&policy, &Session::default()), fleet(&[1, 2, 3, 4]), seed);
             let decide = |_| router.decide(&Request::default(), Tick(0)).expect("ready").leg.replica;
             (0..50).map(decide).collect::<Vec<_>>()
         };

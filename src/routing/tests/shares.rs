@@ -13,7 +13,7 @@ proptest! {
     #[test]
     fn round_robin_honours_weights_exactly_over_a_cycle(weights in prop::collection::vec(1..10_u32, 1..7), seed: u64) {
         let members = fleet(&weights);
-        let mut router = Router::new(&Policy::RoundRobin, &Session::default(), members, seed);
+        let mut router = Router::new(&settings(&Policy::RoundRobin, &Session::default()), members, seed);
         let cycle = weights.iter().sum::<u32>() as usize;
         for _ in 0..3 {
             let counts = spread(&mut router, cycle, Tick(0));
@@ -53,7 +53,7 @@ fn round_robin_spreads_a_heavy_replicas_turns_out() {
 fn ties_never_favour_a_position() {
     for policy in LOAD_POLICIES {
         for seed in 0..4 {
-            let mut router = Router::new(&policy, &Session::default(), fleet(&[1; 16]), seed);
+            let mut router = Router::new(&settings(&policy, &Session::default()), fleet(&[1; 16]), seed);
             let counts = spread(&mut router, 16 * 200, Tick(0));
             let tolerance = match policy {
                 Policy::RoundRobin | Policy::LeastLoad => 0,
@@ -83,7 +83,7 @@ fn routers_with_different_seeds_do_not_all_begin_with_the_same_replica() {
     for policy in [Policy::RoundRobin, Policy::LeastLoad] {
         let mut firsts = HashMap::<_, usize>::new();
         for seed in 0..8 {
-            let mut router = Router::new(&policy, &Session::default(), fleet(&[1; 4]), seed);
+            let mut router = Router::new(&settings(&policy, &Session::default()), fleet(&[1; 4]), seed);
             *firsts.entry(router.decide(&Request::default(), Tick(0)).unwrap().leg.replica).or_default() += 1;
         }
         assert_eq!(firsts.values().collect::<Vec<_>>(), [&2; 4]);

@@ -46,7 +46,7 @@ fn a_use_makes_a_binding_young_again() {
 #[test]
 fn bindings_are_bounded_and_the_least_recently_used_goes_first() {
     let session = Session { max_bindings: 3, ..Session::default() };
-    let mut router = Router::new(&sticky(), &session, fleet(&[1; 4]), 0);
+    let mut router = Router::new(&settings(&sticky(), &session), fleet(&[1; 4]), 0);
     for key in [1, 2, 3, 1, 4] {
         succeed(&mut router, &of_session(key), Tick(0));
         assert!(router.bindings() <= 3);
@@ -278,17 +278,17 @@ fn bindings_outlive_a_change_of_policy_and_of_bounds() {
     let homes: Vec<_> = (0..20).map(|key| succeed(&mut router, &of_session(key), Tick(0)).0).collect();
 
     // Away and back: what load decides in between is not bound, and the bindings are still there.
-    router.reconfigure(&Policy::RoundRobin, &Session::default());
+    router.reconfigure(&settings(&Policy::RoundRobin, &Session::default()));
     assert_eq!(succeed(&mut router, &of_session(0), Tick(1)).1, Reason::RoundRobin);
-    router.reconfigure(&sticky(), &Session::default());
+    router.reconfigure(&settings(&sticky(), &Session::default()));
     for (key, home) in homes.iter().enumerate() {
         assert_eq!(succeed(&mut router, &of_session(key as u128), Tick(2)), (home.clone(), Reason::Bound));
     }
 
     // A smaller table keeps the most recently used; a shorter life counts from the last use.
-    router.reconfigure(&sticky(), &Session { max_bindings: 5, ..Session::default() });
+    router.reconfigure(&settings(&sticky(), &Session { max_bindings: 5, ..Session::default() }));
     assert_eq!(router.bindings(), 5);
     assert_eq!(succeed(&mut router, &of_session(19), Tick(3)).1, Reason::Bound);
-    router.reconfigure(&sticky(), &Session { ttl: std::time::Duration::from_secs(1), ..Session::default() });
+    router.reconfigure(&settings(&sticky(), &Session { ttl: std::time::Duration::from_secs(1), ..Session::default() }));
     assert_eq!(succeed(&mut router, &of_session(19), Tick(3 + SECOND)).1, Reason::Hashed);
 }

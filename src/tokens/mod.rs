@@ -1,0 +1,10 @@
+//! A prompt's parts → the blocks that an engine will have of it.
+//!
+//! [`Encoder`] is a pool's: it renders a chat by the model's own template, encodes by the model's own tokenizer, and
+//! chains the ids into blocks. Where that cannot be, the canonical text of the same parts is cut instead, and the
+//! [`Fallback`] says why. All of this is CPU work; callers keep long prompts off async threads.
+mod encoder;
+mod prompt;
+
+pub use encoder::{Encoded, Encoder, Fallback, LoadError};
+pub use prompt::{Chat, Content, Messages, Prompt};
