@@ -1,0 +1,68 @@
+"""prefix.py ROUTER ADMIN: what the router says an engine holds of each prompt, beside what the engine says it found there.
+
+Four chats with distinct heads, two for each of the two replicas (llama.cpp keeps slots, not blocks: two a replica).
+No session header is sent. Prints a table of every request and one line of figures; only the standard library.
+"""
+
+import http.client
+import json
+import random
+import sys
+
+MODEL = "tiny-llama"
+TURNS = 6
+BLOCK = 16
+# Under one block, so that the answer, whose tokens the router never sees, can't fill one.
+MAX_TOKENS = 8
+WORDS = "river stone lantern harbour copper quiet meadow signal winter orbit velvet canyon ember thistle".split()
+
+
+def text(draw, words):
+    return " ".join(draw.choice(WORDS) for _ in range(words))
+
+
+def post(address, path, body):
+    connection = http.client.HTTPConnection(address, timeout=60)
+    connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+    answer = connection.getresponse()
+    data = answer.read()
+    connection.close()
+    assert answer.status == 200, (answer.status, data)
+    return {name.lower(): value for name, value in answer.getheaders()}, json.loads(data)
+
+
+def main(router, admin):
+    draw = random.Random(4)
+    chats = [[{"role": "system", "content": f"chat {number}: {text(draw, 150)}"}] for number in range(4)]
+    rows, homes = [], {}
+    for turn in range(TURNS):
+        for number, messages in enumerate(chats):
+            messages.append({"role": "user", "content": f"{turn}: {text(draw, 40)}"})
+            body = {"model": MODEL, "messages": messages, "max_tokens": MAX_TOKENS, "seed": 1}
+            _, told = post(admin, "/explain", body)
+            headers, answer = post(router, "/v1/chat/completions", body)
+            usage = answer["usage"]
+            cached = usage["prompt_tokens_details"]["cached_tokens"]
+            matched = int(headers["x-warmroute-matched-tokens"])
+            homes.setdefault(number, set()).add(headers["x-warmroute-replica"])
+            assert told["decision"]["matched_tokens"] == matched, (told, headers)
+            rows.append((number, turn, headers["x-warmroute-replica"], headers["x-warmroute-reason"],
+                         usage["prompt_tokens"], told["tokens"], told["basis"], matched, cached))
+            messages.append(answer["choices"][0]["message"])
+    print("chat turn replica              reason    prompt: engine ours    matched  cached_tokens")
+    for number, turn, replica, reason, prompt, ours, _, matched, cached in rows:
+        print(f"{number:4} {turn:4} {replica:20} {reason:9} {prompt:14} {ours:4} {matched:10} {cached:14}")
+    later = [row for row in rows if row[1] > 0]
+    assert all(row[6] == "tokens" for row in rows), "every prompt was tokenized"
+    same = sum(row[4] == row[5] for row in rows)
+    # Ours are whole blocks, and lack the answer before; the engine has both.
+    within = sum(0 <= row[8] - row[7] < 2 * BLOCK for row in later)
+    stayed = sum(len(home) == 1 for home in homes.values())
+    print(f"prefixes: {same} of {len(rows)} prompts counted as llama.cpp counts them; {within} of {len(later)} matches "
+          f"within two blocks of its cached_tokens and never above them; {stayed} of {len(homes)} chats on one replica")
+    assert same == len(rows) and within == len(later) and stayed == len(homes)
+    # A first turn that repeats nothing is matched by nothing. (The engine may find its own template's first tokens.)
+    assert all(row[7] == 0 for row in rows if row[1] == 0)
+
+
+main(*sys.argv[1:])
