@@ -6,7 +6,11 @@
 use std::hint::black_box;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use warmroute::prefix::{BLOCK_TOKENS, Basis, Chain, Index, Matches, Slot, root};
+use warmroute::prefix::{BLOCK_TOKENS, Basis, Chain, Index, Slot, root};
+
+/// As the product.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const PAIRS: usize = 1_000_000;
 const SESSION: usize = 512;
@@ -88,12 +92,8 @@ fn lookup(criterion: &mut Criterion) {
         let chains: Vec<&[u64]> = sessions.iter().map(|session| session.chain.hashes()).collect();
         let mut next = chains.iter().cycle();
         let mut depths = Vec::new();
-        group.bench_function(BenchmarkId::new("depths", replicas), |bencher| {
+        group.bench_function(BenchmarkId::new("next_turn", replicas), |bencher| {
             bencher.iter(|| index.lookup(black_box(next.next().unwrap()), black_box(&mut depths)));
-        });
-        let mut matches = Matches::default();
-        group.bench_function(BenchmarkId::new("matches", replicas), |bencher| {
-            bencher.iter(|| index.lookup_matches(black_box(next.next().unwrap()), black_box(&mut matches)));
         });
     }
     group.finish();
