@@ -39,7 +39,7 @@ impl Session {
         let mut chain = Chain::new(root(Basis::Tokens, "model", None, None));
         chain.push(&vec![system as u32; (96 + 288 * (system as usize * 37 % 64) / 64) * BLOCK_TOKENS]);
         let mut slot = || slots[random.below(slots.len() as u64) as usize];
-        let slots = if id % 7 == 0 { vec![slot(), slot()] } else { vec![slot()] };
+        let slots = if id.is_multiple_of(7) { vec![slot(), slot()] } else { vec![slot()] };
         Self { id, chain, slots }
     }
 
