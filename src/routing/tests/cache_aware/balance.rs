@@ -90,9 +90,8 @@ fn one_hot_prompt_is_computed_once_by_each_and_serves_from_all() {
 #[test]
 fn documents_are_followed_and_not_copied() {
     let mut rng = fastrand::Rng::with_seed(3);
-    let sessions: Vec<Turns> = (0..1_200)
-        .map(|question| Turns::from([prompt(&[(rng.u64(..60), 2_000), (100_000 + question, 50)])]))
-        .collect();
+    let sessions: Vec<Turns> =
+        (0..1_200).map(|question| Turns::from([prompt(&[(rng.u64(..60), 2_000), (100_000 + question, 50)])])).collect();
     let members = fleet(&[1; 4]);
     let mut router = router_of(cache_aware(), &members, 0);
     let outcome = play(&mut router, &members, sessions, 8, Order::BySession);
@@ -168,8 +167,7 @@ fn a_new_replica_is_neither_starved_nor_flooded() {
         let head = (1, 4_000);
         play(&mut router, &members, (0..40).map(|name| session(head, name, 4, 250)).collect(), 8, Order::ByTurn);
         let mut newcomer = members[3].clone();
-        (newcomer.incarnation, newcomer.load, newcomer.status) =
-            (2, Arc::default(), Arc::new(Status::new(state)));
+        (newcomer.incarnation, newcomer.load, newcomer.status) = (2, Arc::default(), Arc::new(Status::new(state)));
         members[3] = newcomer;
         router.set_members(members.clone());
         let sessions = (100..260).map(|name| session(head, name, 4, 250)).collect();
