@@ -83,7 +83,7 @@ fn session(pool: &config::Pool, headers: &http::HeaderMap, body: &[u8], hints: &
         return None;
     }
     let key = api::key_from_body(&pool.session, api::scope(&pool.session, headers), headers, body, hints);
-    key.map(|(_, source)| source.as_str().to_owned())
+    Some(key.map_or(api::Source::None, |(_, source)| source).as_str().to_owned())
 }
 
 /// A replica of which nothing is known but that it is written.
