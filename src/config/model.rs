@@ -33,6 +33,8 @@ pub struct Config {
     pub limits: Limits,
     /// What is logged, and how.
     pub logging: Logging,
+    /// Peers whose answers say which replica gave them, why it was chosen and what of the prompt it held. Default none.
+    pub expose: Vec<IpNet>,
     /// Where each value was written.
     pub sources: Sources,
 }

@@ -36,6 +36,7 @@ pub(super) fn resolve(root: &Item, errors: &mut Errors) -> Option<Config> {
         timeouts,
         limits,
         logging,
+        expose: Vec::new(),
         sources: Sources::of(root),
     })
 }

@@ -1,4 +1,4 @@
-//! One request, phase by phase: head → read → admit → key → decide → connect → send → first byte → relay.
+//! One request, phase by phase: head → read → admit → key → tokens → decide → connect → send → first byte → relay.
 //!
 //! Each step either goes on or ends in a [`Problem`]; problems become answers in one place.
 use std::future::poll_fn;
@@ -84,6 +84,7 @@ pub async fn handle(
     if exchange.attempts() > 1 {
         response.headers_mut().insert(X_WARMROUTE_ATTEMPTS, exchange.attempts().into());
     }
+    exchange.expose(response.headers_mut());
     if let Ok(request_id) = request_id.parse() {
         response.headers_mut().insert(X_REQUEST_ID, request_id);
     }
@@ -167,8 +168,12 @@ async fn send(
     admitted: Admitted,
     client: Client,
 ) -> Result<Reply, Problem> {
-    let Admitted { pool, body, decoded, session, pinned, sequences, prompt } = admitted;
+    let Admitted { pool, body, decoded, session, pinned, sequences, prompt, unparsed } = admitted;
     exchange.in_pool(&pool);
+    if let Some(cause) = unparsed {
+        exchange.proxy().metrics.unparsed.with_label_values(&[pool.name(), "unreadable"]).inc();
+        tracing::debug!(pool = %pool.name(), cause, "a body passes unparsed");
+    }
     if admit::keyed(&pool, endpoint) {
         let source = match (&session, &pinned) {
             (Some((_, source)), _) => *source,
@@ -179,6 +184,11 @@ async fn send(
         exchange.keyed(source);
         exchange.proxy().metrics.session_keys.with_label_values(&[pool.name(), source.as_str()]).inc();
     }
+    exchange.enter(Phase::Tokens);
+    let proxy = exchange.proxy().clone();
+    let known = proxy.bench.read(&pool, endpoint, prompt).await;
+    let prompt = known.as_ref().and_then(|known| known.prompt.clone());
+    known.into_iter().for_each(|known| exchange.prompt(known));
     let hashed = pool.settings().hashed_header().and_then(|header| head.headers.get(header));
     let hashed = hashed.map(|value| xxh3_64(value.as_bytes()));
     let attempt = head::attempt(&head.headers);
@@ -268,6 +278,7 @@ fn relayed(
     // What is compressed is passed on unread, and nothing of ours fits into it.
     let plain = !head.headers.contains_key(header::CONTENT_ENCODING);
     head::to_client(&mut head.headers, exchange.request_id());
+    exchange.expose(&mut head.headers);
     if exchange.attempts() > 1 {
         head.headers.insert(X_WARMROUTE_ATTEMPTS, exchange.attempts().into());
     }
