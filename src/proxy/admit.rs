@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::HeaderMap;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::body::{self, Coding};
 use super::problem::Problem;
@@ -12,12 +13,14 @@ use super::{Proxy, Snapshot};
 use crate::api::{self, Body, Cause, Endpoint, Family, Hints, ModelName, Phase, Source};
 use crate::config::RequestEncoding;
 use crate::fleet::{Fleet, Pool};
-use crate::routing::SessionKey;
+use crate::routing::{self, Prompt, SessionKey};
 
 /// A request that knows its pool.
 pub struct Admitted {
     /// Its pool.
     pub pool: Arc<Pool>,
+    /// What it asks for.
+    pub model: Option<Box<str>>,
     /// What is sent.
     pub body: Bytes,
     /// Whether the body was compressed when it came and no longer is.
@@ -39,6 +42,7 @@ impl Admitted {
     pub fn opaque(pool: Arc<Pool>, body: Bytes) -> Self {
         Self {
             pool,
+            model: None,
             body,
             decoded: false,
             session: None,
@@ -46,6 +50,27 @@ impl Admitted {
             sequences: 1,
             prompt: Unread::Unused,
             unparsed: None,
+        }
+    }
+}
+
+impl Admitted {
+    /// What the routing core needs to know of it.
+    pub fn request<'a>(
+        &'a self,
+        endpoint: &Endpoint,
+        headers: &HeaderMap,
+        prompt: Option<&'a Arc<Prompt>>,
+    ) -> routing::Request<'a> {
+        let hashed = self.pool.settings().hashed_header().and_then(|header| headers.get(header));
+        routing::Request {
+            session: self.session.map(|(key, _)| key),
+            header: hashed.map(|value| xxh3_64(value.as_bytes())),
+            sequences: self.sequences,
+            load_only: endpoint.load_only,
+            pinned: self.pinned.as_deref(),
+            prompt,
+            ..Default::default()
         }
     }
 }
@@ -106,7 +131,8 @@ pub async fn admit(
     };
     let (body, decoded) = outgoing_body(pool, endpoint, hints.model.as_ref(), coding, &received, &plain)?;
     let (pool, sequences) = (pool.clone(), hints.sequences);
-    Ok(Admitted { pool, body, decoded, session, pinned, sequences, prompt, unparsed: unread })
+    let model = hints.model.map(|model| model.name.into());
+    Ok(Admitted { pool, model, body, decoded, session, pinned, sequences, prompt, unparsed: unread })
 }
 
 /// Whether the pool has a use for the prompts of this endpoint.
