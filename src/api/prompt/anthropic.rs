@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::json::{field, fields, items, value};
+use crate::tokens::json::{field, fields, items, value};
 use super::{kwargs, tools};
 use crate::api::body::{Part, Parts, string};
 use crate::tokens::{Chat, Content, Messages};

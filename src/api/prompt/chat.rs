@@ -1,5 +1,5 @@
 //! OpenAI's chat API: the form in which templates take a conversation.
-use super::json::value;
+use crate::tokens::json::value;
 use super::{flag, kwargs, tools};
 use crate::api::body::{Part, Parts};
 use crate::tokens::{Chat, Content, Messages};

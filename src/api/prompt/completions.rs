@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use serde_json::value::RawValue;
 
 use super::flag;
-use super::json::items;
+use crate::tokens::json::items;
 use crate::api::body::{Part, Parts, string};
 use crate::tokens::Content;
 

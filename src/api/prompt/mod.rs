@@ -6,7 +6,6 @@
 mod anthropic;
 mod chat;
 mod completions;
-mod json;
 mod responses;
 mod tools;
 

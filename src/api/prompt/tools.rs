@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde_json::value::RawValue;
 
-use super::json::{field, fields, items};
+use crate::tokens::json::{field, fields, items};
 
 const FUNCTION: [&str; 3] = ["name", "description", "parameters"];
 
