@@ -261,10 +261,12 @@ impl Exact {
     fn chat_key(&self, root: u64, chat: &Chat<'_>) -> Option<Key> {
         let Messages::Raw(messages) = &chat.messages else { return None };
         let flags = [chat.add_generation_prompt, chat.continue_final_message, chat.add_special_tokens].map(u8::from);
-        let json = |raw: &Option<Cow<'_, serde_json::value::RawValue>>| raw.as_ref().map_or("", |raw| raw.get()).to_owned();
+        let json =
+            |raw: &Option<Cow<'_, serde_json::value::RawValue>>| raw.as_ref().map_or("", |raw| raw.get()).to_owned();
         let kwargs = if chat.kwargs.is_empty() { String::new() } else { serde_json::to_string(&chat.kwargs).ok()? };
         let (tools, documents) = (json(&chat.tools), json(&chat.documents));
-        let parts = [&b"chat"[..], &root.to_le_bytes(), &flags, kwargs.as_bytes(), documents.as_bytes(), tools.as_bytes()];
+        let parts =
+            [&b"chat"[..], &root.to_le_bytes(), &flags, kwargs.as_bytes(), documents.as_bytes(), tools.as_bytes()];
         Some(self.boundaries.key(&[&parts[..], &[messages.get().as_bytes()]].concat()))
     }
 
