@@ -6,10 +6,21 @@
 mod boundary;
 mod budget;
 mod canonical;
+mod cuts;
 mod encoder;
+mod environment;
+mod form;
 pub(crate) mod json;
+mod messages;
 mod prompt;
+mod python;
+mod strftime;
+mod template;
+mod tokenizer;
 
 pub use boundary::CacheStats;
+pub use cuts::CutPoints;
 pub use encoder::{Encoded, Encoder, Fallback, LoadError};
 pub use prompt::{Chat, Content, Messages, Prompt};
+pub use template::{Rendered, Template, TemplateError};
+pub use tokenizer::{EncodeError, Tokenizer};
