@@ -307,21 +307,22 @@ impl Exact {
         }
         let start = self.boundaries.key(&[b"pieces", &root.to_le_bytes(), &[add_special_tokens.into()]]);
         let mut ids = Vec::new();
-        let mut fresh = 0;
-        let began = Instant::now();
+        let (mut fresh, mut took) = (0, Duration::ZERO);
         let encode = |piece: &str, left: usize, chain: &mut Chain| {
             if !budget.allows(&self.rate, left) {
                 return Err(Fallback::Budget);
             }
+            let began = Instant::now();
             ids.clear();
             self.tokenizer.encode(piece, false, &mut ids).map_err(|_| Fallback::Tokenizer)?;
             chain.push(&ids);
             fresh += piece.len();
+            took += began.elapsed();
             Ok(())
         };
         let cuts = self.tokenizer.cut_points().find(text);
         let path = self.boundaries.extend(&mut chain, root, start, text, cuts, encode);
-        self.rate.learn(fresh, began.elapsed());
+        self.rate.learn(fresh, took);
         path.map(|path| (chain, path))
     }
 }

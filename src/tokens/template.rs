@@ -78,14 +78,11 @@ struct Program {
     form: Form,
     /// Whether it speaks of a message's content, which can then be continued.
     continues: bool,
+    /// Whether it may render the time.
+    reads_clock: bool,
 }
 
 impl Template {
-    /// Whether it may give another text the next time.
-    pub fn reads_clock(&self) -> bool {
-        true
-    }
-
     /// Reads a model's chat template from a folder: `chat_template.jinja`, else `chat_template` in
     /// `tokenizer_config.json` (a text, or a list of named ones), else in `chat_template.json`. `None`: it has none.
     ///
@@ -117,6 +114,11 @@ impl Template {
         let legacy = json(folder, "special_tokens_map.json")?;
         let tokens = special_tokens([config, legacy].into_iter().flatten());
         Ok(default.map(|default| Self { default, tool_use, tokens }))
+    }
+
+    /// Whether the same chat may have another text at another time.
+    pub fn reads_clock(&self) -> bool {
+        self.default.reads_clock || self.tool_use.as_ref().is_some_and(|program| program.reads_clock)
     }
 
     /// The text of a chat.
@@ -182,6 +184,7 @@ impl Program {
         Ok(Self {
             form: Form { content: content_form(&text, syntax()?), arguments_as_objects: true },
             continues: text.contains("content"),
+            reads_clock: text.contains("strftime_now"),
             small: environment(text.clone(), FUEL)?,
             large: environment(text, MUCH_FUEL)?,
         })
