@@ -1,6 +1,6 @@
 //! A request's prompt → its blocks. Short work is done on the spot; long work goes to threads of its own, as many at once
 //! as there are processors, so that it never holds up an async thread. Who finds all of them busy waits for as long as a
-//! prompt may be tokenized (`tokens_budget`), and is then decided without a prompt.
+//! prompt may be tokenized (`tokens.budget`), and is then decided without a prompt.
 //!
 //! Whatever can't be read costs a request its prompt, never its answer; the reason is counted.
 use std::sync::Arc;
