@@ -41,7 +41,8 @@ pub fn explain(config: &Config, request: &super::Request) -> Result<Explanation,
     let encoded = encoder.encode(&prompt);
     Ok(Explanation {
         pool: pool.name.to_string(),
-        model: model.map(|model| model.to_string()),
+        // As the engine will know it: an adapter's name goes on as it is.
+        model: adapter.as_ref().or(model.as_ref()).map(ToString::to_string),
         adapter: adapter.map(|adapter| adapter.to_string()),
         endpoint: endpoint.path.to_owned(),
         basis: Some(if encoded.basis == Basis::Tokens { "tokens" } else { "text" }.to_owned()),
@@ -83,7 +84,7 @@ fn session(pool: &config::Pool, headers: &http::HeaderMap, body: &[u8], hints: &
         return None;
     }
     let key = api::key_from_body(&pool.session, api::scope(&pool.session, headers), headers, body, hints);
-    key.map(|(_, source)| source.as_str().to_owned())
+    Some(key.map_or(api::Source::None, |(_, source)| source).as_str().to_owned())
 }
 
 /// A replica of which nothing is known but that it is written.

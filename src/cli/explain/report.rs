@@ -68,7 +68,7 @@ impl Explanation {
         }
         line("endpoint", &self.endpoint);
         line("prompt", &self.prompt());
-        line("session", self.session.as_deref().unwrap_or("none is looked for"));
+        line("session", self.session.as_deref().unwrap_or("none"));
         line("decision", &self.decision());
         let _ = write!(out, "\n{}\n", self.candidates());
         if self.decision.is_some() {
@@ -83,6 +83,9 @@ impl Explanation {
         };
         let (tokens, blocks) = (grouped(self.tokens), grouped(self.blocks));
         match (basis.as_str(), &self.fallback) {
+            ("none", why) => {
+                format!("not looked at ({})", why.as_ref().map_or("it could not be read", |why| words(why)))
+            }
             ("tokens", None) => format!("{tokens} tokens in {blocks} whole blocks, as the engine has them"),
             // An image or the like: what stands before it is shared as tokens.
             ("tokens", Some(why)) => {
@@ -180,6 +183,9 @@ fn words(label: &str) -> &'static str {
         "time_budget" => "tokens.budget was over",
         "media" => "from an image, audio or the like on",
         "unknown_shape" => "the body has a shape that is not known",
+        "unreadable" => "it could not be read",
+        "encoded" => "the body is compressed and passed on as it is",
+        "busy" => "too many long prompts at once",
         _ => "see docs/prefix-awareness.md",
     }
 }
