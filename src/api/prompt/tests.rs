@@ -224,17 +224,17 @@ fn hostile_bodies_are_no_prompt_or_a_bounded_one() {
 
 #[test]
 fn what_is_too_long_to_be_taken_apart_stays_as_it_stands() {
-    let many = |item: &str| format!("[{}{item}]", format!("{item},").repeat(5 << 20));
+    let many = |item: &str, times: usize| format!("[{}{item}]", format!("{item},").repeat(times));
     for (path, field) in [("/v1/messages", "messages"), ("/v1/responses", "input")] {
-        let body = format!(r#"{{"{field}":{}}}"#, many("1"));
+        let body = format!(r#"{{"{field}":{}}}"#, many("\"123456789\"", LONGEST / 12));
         let Content::Chat(chat) = prompt(endpoint(path), body.as_bytes()).content else { panic!("{path}") };
         assert!(matches!(chat.messages, Messages::Raw(raw) if raw.get().len() > LONGEST), "{path}");
     }
-    for item in ["1", "\"\"", "[]", "[1]"] {
-        let body = format!(r#"{{"prompt":{}}}"#, many(item).repeat(2).replace("][", ","));
+    for (item, times) in [("123456789", LONGEST / 5), ("\"\"", 1 << 18), ("[]", 1 << 18), ("[1]", 1 << 18)] {
+        let body = format!(r#"{{"prompt":{}}}"#, many(item, times));
         assert!(matches!(prompt(endpoint("/v1/completions"), body.as_bytes()).content, Content::None), "{item}");
     }
-    let kwargs = format!(r#"{{"messages":[],"chat_template_kwargs":{{"x":{}}}}}"#, many("[]"));
+    let kwargs = format!(r#"{{"messages":[],"chat_template_kwargs":{{"x":{}}}}}"#, many("[]", 100_000));
     let Content::Chat(chat) = prompt(endpoint("/v1/chat/completions"), kwargs.as_bytes()).content else { panic!() };
     assert!(chat.kwargs.is_empty());
 }
