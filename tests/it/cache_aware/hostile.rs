@@ -51,7 +51,7 @@ fn prose(bytes: usize) -> Vec<u8> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_prompt_of_60_mib_holds_up_nobody() {
     let engine = Upstream::fixed(200, &[], "{}").await;
-    let pool = Pool::model("m").with("policy: cache_aware").with(&tokenizer()).with("tokens_budget: 300ms");
+    let pool = Pool::model("m").with("policy: cache_aware").with(&tokenizer()).with("tokens: { budget: 300ms }");
     let proxy = Proxy::start(&open(pool.at(engine.address())).with("logging: { access: false }")).await;
     let (statuses, _) = beside(&proxy, vec![prose(60 << 20), prose(60 << 20)]).await;
     assert_eq!(statuses, [200, 200], "it is the engine's to judge");
@@ -98,7 +98,7 @@ async fn a_template_that_loops_ends_in_the_text_fallback() {
     let config = json!({"chat_template": template}).to_string();
     std::fs::write(folder.path().join("tokenizer_config.json"), config).expect("a file to write");
     let engine = Upstream::fixed(200, &[], "{}").await;
-    let pool = Pool::model("m").with("policy: cache_aware").with("tokens_budget: 200ms");
+    let pool = Pool::model("m").with("policy: cache_aware").with("tokens: { budget: 200ms }");
     let pool = pool.with(&format!("tokenizer: \"{}\"", folder.path().display())).at(engine.address());
     let proxy = Proxy::start(&open(pool).with("logging: { access: false }")).await;
     let answer = within("an answer", PATIENCE, proxy.exchange(&chat(false, 1))).await;

@@ -10,7 +10,7 @@ async fn after(answers: u16) -> (Engine, Proxy, Value) {
     let engine = Engine::answering(answers).await;
     let pool = Pool::model("m").with("policy: { type: cache_aware, min_match_tokens: 64 }");
     let pool = pool.replica(&format!("{{ id: r0, url: \"{}\" }}", engine.upstream.url()));
-    let proxy = Proxy::start(&open(pool.with("health: { interval: 100ms, breaker: off }"))).await;
+    let proxy = Proxy::start(&open(pool.with("health: { interval: 100ms }"))).await;
     let body = Conversation::about("east ").body("what now?");
     let request = Request::post("/v1/chat/completions", &body);
     if answers == HANGS {
@@ -112,7 +112,7 @@ async fn a_reload_keeps_what_was_learned() {
     );
     assert!(cached > 0.0);
     // Another member, another bound, another time to wait.
-    let more = following(&mocks).with(&tokenizer()).with("index_bytes: 8MiB").with("queue: { max: 7 }");
+    let more = following(&mocks).with(&tokenizer()).with("index: 8MiB").with("queue: { max: 7 }");
     proxy.reload(&open(more)).await;
     let after = explained(&proxy, &conversation.body("and now?")).await;
     assert_eq!(matched_on(&after, &from.replica), matched_on(&before, &from.replica));

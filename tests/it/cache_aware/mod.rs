@@ -150,8 +150,9 @@ async fn a_conversation_goes_back_to_where_it_is_warm() {
 /// What shares an engine's cache shares blocks, and what does not, does not.
 #[tokio::test(flavor = "multi_thread")]
 async fn adapters_and_salts_have_prefixes_of_their_own() {
-    let mock = Mock::start(&["--model", "m", "--model", "lora", "--prefill-tps", "1000000", "--decode-tps", "100000"]);
-    let pool = following(&[mock]).with("aliases: [default]").with("adapters: [lora]").with(&tokenizer());
+    let speed = ["--prefill-tps", "1000000", "--decode-tps", "100000"];
+    let mocks = [Mock::start(&[&["--model", "m", "--model", "lora"][..], &speed].concat())];
+    let pool = following(&mocks).with("aliases: [default]").with("adapters: [lora]").with(&tokenizer());
     let proxy = Proxy::start(&open(pool)).await;
     let mut plain = Conversation::about("one ");
     let fresh = plain.clone();

@@ -123,8 +123,8 @@ async fn explain_says_why_nobody_would_be_taken() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_explain_cannot_read_is_said_in_json() {
-    let mock = Mock::fast();
-    let config = Config::new(following(&[mock]))
+    let mocks = [Mock::fast()];
+    let config = Config::new(following(&mocks))
         .pool(Pool::model("n").replica("{ id: x, url: \"http://127.0.0.1:9\" }"))
         .with("admin: { listen: 127.0.0.1:0, token: \"${ADMIN_TOKEN}\" }")
         .with("limits: { body: 4KiB }");
