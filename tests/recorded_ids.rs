@@ -83,7 +83,9 @@ fn ours(path: &str, body: &[u8], tokenizer: &Tokenizer, template: &Template) -> 
 /// Requests of which an engine's figures can't be those of the request alone.
 fn known(engine: &str, name: &str) -> Option<&'static str> {
     match (engine.split('-').next()?, name) {
-        ("sglang", name) if name.starts_with("chat-tools") => Some("SGLang adds `strict` to each tool"),
+        ("sglang", name) if name.starts_with("chat-tools") => {
+            Some("SGLang prints each tool with a key more, which one isn't recorded")
+        }
         ("llamacpp", "completions-batch-2") => Some("llama.cpp counts the first prompt only"),
         ("llamacpp", "err-empty-messages") => Some("no message"),
         _ => None,

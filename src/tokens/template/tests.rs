@@ -64,7 +64,7 @@ fn a_template_is_found_in_each_of_its_places() {
     let put = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
     let shown = |tools: bool| {
         let list = RawValue::from_string("[]".into()).unwrap();
-        let tools = tools.then(|| Cow::Owned(list));
+        let tools = tools.then_some(Cow::Owned(list));
         let chat = Chat { messages: Messages::Built(vec![json!({"role": "user"})]), tools, ..Chat::default() };
         Template::load(dir.path()).unwrap().map(|template| template.render(&chat).unwrap().text)
     };
