@@ -76,6 +76,26 @@ pub(super) fn plain(raw: &RawValue) -> Result<Value, serde_json::Error> {
     any(&mut serde_json::Deserializer::from_str(raw.get()))
 }
 
+/// Tools as values, each with the keys that vLLM's request has, in their order (`FunctionDefinition`, 0.22 to 0.32): a
+/// template prints a tool whole, so a missing description is printed as null.
+pub(super) fn tools(raw: &RawValue) -> Result<Value, serde_json::Error> {
+    let form = Form { content: ContentForm::Text, arguments_as_objects: false };
+    let node = Node { at: At::Tools, depth: 0, form, media: &Arc::default() };
+    node.deserialize(&mut serde_json::Deserializer::from_str(raw.get()))
+}
+
+/// Puts pairs into the order of `fields`; those are there even where they came without a value, with their default.
+fn in_order(mut pairs: Vec<(Value, Value)>, fields: &[(&str, Value)]) -> Vec<(Value, Value)> {
+    let mut out = Vec::with_capacity(pairs.len() + fields.len());
+    for (name, default) in fields {
+        let at = pairs.iter().rposition(|(key, _)| key.as_str() == Some(name));
+        out.push(at.map_or_else(|| (Value::from(*name), default.clone()), |at| pairs.remove(at)));
+    }
+    pairs.retain(|(key, value)| !(key.as_str() == Some("defer_loading") && value.is_none()));
+    out.extend(pairs);
+    out
+}
+
 /// A JSON tree as a value.
 pub(super) fn tree(json: &serde_json::Value) -> Result<Value, serde_json::Error> {
     any(json)
@@ -96,6 +116,9 @@ enum At {
     Call,
     Function,
     Arguments,
+    Tools,
+    Tool,
+    Definition,
     Plain,
 }
 
@@ -193,9 +216,15 @@ impl<'de> Visitor<'de> for Node<'_> {
         let at = match self.at {
             At::Content => At::Part,
             At::Calls => At::Call,
+            At::Tools => At::Tool,
             _ => At::Plain,
         };
         let values = List(self.below(at)?).visit_seq(list)?;
+        if self.at == At::Content
+            && values.iter().any(|part| !matches!(part.kind(), ValueKind::String | ValueKind::Map))
+        {
+            return Err(A::Error::custom("a part is neither a text nor an object"));
+        }
         Ok(Value::from(values))
     }
 
@@ -206,7 +235,15 @@ impl<'de> Visitor<'de> for Node<'_> {
         if self.at == At::Part {
             return self.part(map);
         }
-        Ok(Value::from_pairs(self.pairs(map)?))
+        let pairs = self.pairs(map)?;
+        let none = || Value::from(());
+        Ok(Value::from_pairs(match self.at {
+            At::Tool if pairs.iter().any(|(key, _)| key.as_str() == Some("function")) => {
+                in_order(pairs, &[("type", Value::from("function")), ("function", none())])
+            }
+            At::Definition => in_order(pairs, &[("name", none()), ("description", none()), ("parameters", none())]),
+            _ => pairs,
+        }))
     }
 }
 
@@ -243,6 +280,7 @@ impl Node<'_> {
                 (At::Message, "tool_calls") => At::Calls,
                 (At::Call, "function") => At::Function,
                 (At::Function, "arguments") => At::Arguments,
+                (At::Tool, "function") => At::Definition,
                 _ => At::Plain,
             };
             pairs.push((key, map.next_value_seed(self.below(at)?)?));
@@ -370,8 +408,8 @@ fn text_part(text: Value) -> Value {
     Value::from_pairs([("type", Value::from("text")), ("text", text)])
 }
 
-/// The text of a part, if it is one.
-fn part_text(part: &Value) -> Option<Value> {
+/// The text of a part, if it is one. To ask a medium for it would be to look at the medium.
+pub(super) fn part_text(part: &Value) -> Option<Value> {
     if part.as_str().is_some() {
         return Some(part.clone());
     }

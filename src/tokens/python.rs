@@ -1,7 +1,7 @@
 //! What Jinja templates take from Python: how values are printed, `tojson`, and methods of strings.
 //!
 //! Only where minijinja and its `pycompat` differ from Python (3.11) in what chat templates can show.
-use minijinja::value::{Kwargs, Value, ValueKind, from_args};
+use minijinja::value::{Kwargs, Tuple, Value, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, Output, State};
 
 /// Values nested deeper than this are refused, as Python does at about a thousand.
@@ -300,6 +300,19 @@ pub(super) fn method(state: &mut State, value: &Value, name: &str, args: &[Value
             state.consume_fuel(text.len() as u64 / 16)?;
             Ok(lines(text).into_iter().map(Value::from).collect())
         }
+        "title" if args.is_empty() => {
+            state.consume_fuel(text.len() as u64 / 16)?;
+            let (mut title, mut inside) = (String::with_capacity(text.len()), false);
+            for c in text.chars() {
+                if inside {
+                    title.extend(c.to_lowercase());
+                } else {
+                    title.extend(c.to_uppercase());
+                }
+                inside = c.is_lowercase() || c.is_uppercase();
+            }
+            Ok(Value::from(title))
+        }
         "removeprefix" => {
             let (affix,): (&str,) = from_args(args)?;
             Ok(text.strip_prefix(affix).map_or_else(|| value.clone(), Value::from))
@@ -314,11 +327,12 @@ pub(super) fn method(state: &mut State, value: &Value, name: &str, args: &[Value
                 return Err(Error::new(ErrorKind::InvalidOperation, "empty separator"));
             }
             let found = if name == "partition" { text.split_once(mark) } else { text.rsplit_once(mark) };
-            Ok(match found {
-                Some((head, tail)) => [head, mark, tail].into_iter().map(Value::from).collect(),
-                None if name == "partition" => [text, "", ""].into_iter().map(Value::from).collect(),
-                None => ["", "", text].into_iter().map(Value::from).collect(),
-            })
+            let three = match found {
+                Some((head, tail)) => [head, mark, tail],
+                None if name == "partition" => [text, "", ""],
+                None => ["", "", text],
+            };
+            Ok(Value::from(Tuple::from(three.map(Value::from).to_vec())))
         }
         _ => minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args),
     }

@@ -152,15 +152,16 @@ impl Template {
         if last.is_some() && !program.continues {
             return Err(TemplateError::Failed("the template knows no content to continue".into()));
         }
-        let optional =
-            |raw: Option<&RawValue>| raw.map_or_else(|| Ok(Value::from(())), messages::plain).map_err(failed);
+        let documents =
+            chat.documents.as_deref().map_or_else(|| Ok(Value::from(())), messages::plain).map_err(failed)?;
         let mut context = self.tokens.clone();
         for (name, value) in &chat.kwargs {
             context.push((name.clone(), messages::tree(value).map_err(failed)?));
         }
         context.push(("messages".into(), Value::from(values)));
-        context.push(("tools".into(), optional(chat.tools.as_deref())?));
-        context.push(("documents".into(), optional(chat.documents.as_deref())?));
+        let tools = chat.tools.as_deref().map_or_else(|| Ok(Value::from(())), messages::tools).map_err(failed)?;
+        context.push(("tools".into(), tools));
+        context.push(("documents".into(), documents));
         context.push(("add_generation_prompt".into(), Value::from(chat.add_generation_prompt)));
 
         let size = size(chat);
@@ -282,7 +283,7 @@ fn leave_open(messages: &mut [Value]) -> Result<String, TemplateError> {
         return Ok(text.to_owned());
     }
     let mut parts: Vec<Value> = content.try_iter().map_err(failed)?.collect();
-    let text_of = |part: &Value| part.get_attr("text").ok().and_then(|text| text.as_str().map(str::to_owned));
+    let text_of = |part: &Value| messages::part_text(part).and_then(|text| text.as_str().map(str::to_owned));
     let (part, text) =
         parts.iter_mut().rev().find_map(|part| text_of(part).map(|text| (part, text))).ok_or_else(nothing)?;
     *part = with(part, "text", Value::from(format!("{text}{CONTINUE}")))?;
@@ -359,3 +360,6 @@ impl io::Write for &mut Out<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -105,3 +105,6 @@ impl Tokenizer {
         &self.cuts
     }
 }
+
+#[cfg(test)]
+mod tests;
