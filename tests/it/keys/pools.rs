@@ -63,11 +63,6 @@ pub async fn request_encoding() {
     }
 }
 
-/// A value of the pool in `/config`.
-async fn in_force(proxy: &Proxy, key: &str) -> Value {
-    proxy.admin_get("/config").await.json()["pools"][0][key].clone()
-}
-
 /// What `check` says to a pool with this key: whether it passes, and its words.
 fn judged(engines: &[Upstream], key: &str) -> (bool, String) {
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -83,8 +78,8 @@ fn judged(engines: &[Upstream], key: &str) -> (bool, String) {
 pub async fn engine_kind() {
     let engines = [engine("e0").await];
     let (with, without) = pair(&one_pool(&engines, "engine: sglang"), &one_pool(&engines, "")).await;
-    assert_eq!(in_force(&with, "engine").await, "sglang");
-    assert_eq!(in_force(&without, "engine").await, "detect");
+    assert_eq!(in_force(&with, "/pools/0/engine").await, "sglang");
+    assert_eq!(in_force(&without, "/pools/0/engine").await, "detect");
     let (passes, said) = judged(&engines, "engine: sgland");
     assert!(!passes && said.contains("pools[0].engine") && said.contains("sglang"), "{said}");
 }
@@ -96,9 +91,11 @@ pub async fn tokenizer() {
     let key = format!("tokenizer: {}", folder.path().display());
     let (passes, said) = judged(&engines, &key);
     assert!(!passes && said.contains("pools[0].tokenizer") && said.contains("tokenizer.json"), "{said}");
-    std::fs::write(folder.path().join("tokenizer.json"), "{\"model\":{\"type\":\"BPE\"}}").unwrap();
+    // The smallest that a library would load: three words.
+    let words = r#"{"version":"1.0","added_tokens":[],"model":{"type":"WordLevel","vocab":{"[UNK]":0,"the":1,"prompt":2},"unk_token":"[UNK]"}}"#;
+    std::fs::write(folder.path().join("tokenizer.json"), words).unwrap();
     assert!(judged(&engines, &key).0);
     let (with, without) = pair(&one_pool(&engines, &key), &one_pool(&engines, "")).await;
-    assert_eq!(in_force(&with, "tokenizer").await, folder.path().to_str().unwrap());
-    assert_eq!(in_force(&without, "tokenizer").await, "none");
+    assert_eq!(in_force(&with, "/pools/0/tokenizer").await, folder.path().to_str().unwrap());
+    assert_eq!(in_force(&without, "/pools/0/tokenizer").await, "none");
 }
