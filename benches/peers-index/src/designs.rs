@@ -118,9 +118,18 @@ impl Design for Smg {
 /// Dynamo's `ConcurrentRadixTreeCompressed`, its events applied by one thread as in its own pool.
 pub struct Dynamo {
     tree: Arc<ConcurrentRadixTreeCompressed>,
-    events: flume::Sender<WorkerTask>,
+    /// `None` only while it is dropped.
+    events: Option<flume::Sender<WorkerTask>>,
     sent: u64,
-    _thread: JoinHandle<()>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Dynamo {
+    /// What the thread holds must be free before the next index's bytes are counted.
+    fn drop(&mut self) {
+        self.events = None;
+        self.thread.take().map(JoinHandle::join);
+    }
 }
 
 impl Dynamo {
@@ -130,7 +139,13 @@ impl Dynamo {
         let (events, received) = flume::bounded(64);
         let worker = Arc::clone(&tree);
         let thread = std::thread::spawn(move || worker.worker(received, None).expect("it ends with its channel"));
-        Self { tree, events, sent: 0, _thread: thread }
+        Self { tree, events: Some(events), sent: 0, thread: Some(thread) }
+    }
+}
+
+impl Dynamo {
+    fn send(&self, task: WorkerTask) {
+        self.events.as_ref().and_then(|events| events.send(task).ok()).expect("its thread runs");
     }
 }
 
@@ -152,12 +167,12 @@ impl Design for Dynamo {
         self.sent += 1;
         let data = KvCacheEventData::Stored(KvCacheStoreData { parent_hash: None, start_position: None, blocks });
         let event = KvCacheEvent { event_id: self.sent, data, dp_rank: 0 };
-        self.events.send(WorkerTask::Event(RouterEvent::new(replica.into(), event))).expect("its thread runs");
+        self.send(WorkerTask::Event(RouterEvent::new(replica.into(), event)));
     }
 
     fn settle(&mut self) {
         let (sender, flushed) = tokio::sync::oneshot::channel();
-        self.events.send(WorkerTask::Flush(sender)).expect("its thread runs");
+        self.send(WorkerTask::Flush(sender));
         flushed.blocking_recv().expect("its thread runs");
     }
 
