@@ -137,6 +137,7 @@ async fn replicas(State(proxy): State<Arc<Proxy>>) -> Json<Value> {
                 "confirmed": replica.confirmed(),
                 "drained": replica.drained(),
                 "life": replica.life(),
+                "restarts": replica.restarts(),
                 "probe": {
                     "up": health.up,
                     "reachable": health.reachable,

@@ -16,6 +16,7 @@ mod inherit;
 mod listener;
 mod models;
 mod problem;
+mod prompt;
 mod proxy_protocol;
 mod relay;
 mod reload;
@@ -31,20 +32,20 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::sync::{Semaphore, watch};
 
 use crate::config::{Config, LogFormat};
-use crate::fleet::Fleet;
-use crate::routing::Tick;
+use crate::fleet::{Clock, Encoders, Fleet};
 use crate::telemetry::{AccessLog, Metrics};
 
 pub use inherit::Inherited;
 pub use reload::{Reload, Trigger};
 
 use listener::Listener;
+use prompt::Bench;
 use reload::Changes;
 use stored::StoredResponses;
 
@@ -65,7 +66,9 @@ pub struct Snapshot {
 pub struct Proxy {
     snapshot: ArcSwap<Snapshot>,
     changes: Changes,
-    started: Instant,
+    clock: Clock,
+    /// Where long prompts are encoded.
+    bench: Bench,
     metrics: Arc<Metrics>,
     access_log: AccessLog,
     stored: StoredResponses,
@@ -87,11 +90,15 @@ enum Stage {
 }
 
 impl Proxy {
-    /// Builds the router; nothing listens yet.
+    /// Builds the router, with the encoders that `config` needs; nothing listens yet.
     ///
     /// # Errors
     /// When metrics or the access log can't be set up.
-    pub fn new(config: Config, access_log_out: Option<Box<dyn io::Write + Send>>) -> io::Result<Arc<Self>> {
+    pub fn new(
+        config: Config,
+        encoders: Encoders,
+        access_log_out: Option<Box<dyn io::Write + Send>>,
+    ) -> io::Result<Arc<Self>> {
         let metrics = Arc::new(Metrics::new().map_err(io::Error::other)?);
         let json = config.logging.format == LogFormat::Json;
         metrics.reload_took();
@@ -103,9 +110,13 @@ impl Proxy {
         };
         Ok(Arc::new(Self {
             stored: StoredResponses::new(config.limits.stored_responses),
-            snapshot: ArcSwap::from_pointee(Snapshot { fleet: Fleet::new(&config, &metrics), config: config.clone() }),
-            changes: Changes::new(config),
-            started: Instant::now(),
+            snapshot: ArcSwap::from_pointee(Snapshot {
+                fleet: Fleet::new(&config, &encoders, &metrics),
+                config: config.clone(),
+            }),
+            changes: Changes::new(config, encoders),
+            clock: Clock::start(),
+            bench: Bench::default(),
             metrics,
             access_log,
             stage: watch::Sender::new(Stage::Serving),
@@ -119,8 +130,8 @@ impl Proxy {
     }
 
     /// The routing core's clock.
-    pub fn now(&self) -> Tick {
-        Tick(u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX))
+    pub fn clock(&self) -> Clock {
+        self.clock
     }
 
     /// Metric families, with the gauges that are read off at scrape time brought up to date.

@@ -103,7 +103,7 @@ impl Relay {
 
     fn succeeded(&mut self) {
         if let Some(effect) = self.on_success.take() {
-            self.pool.apply(&effect, self.exchange.proxy().now());
+            self.pool.apply(&effect, self.exchange.proxy().clock().now());
         }
     }
 

@@ -13,7 +13,7 @@ use tokio::task::AbortHandle;
 
 use super::{Proxy, Snapshot};
 use crate::config::{self, Config, Discover, Errors};
-use crate::fleet::{Fleet, Found, Leaving, discovery};
+use crate::fleet::{Encoders, Fleet, Found, Leaving, discovery};
 use crate::telemetry;
 
 /// A file whose changes were not seen is looked at so often.
@@ -57,16 +57,17 @@ pub(super) struct Changes {
 #[derive(Debug)]
 struct Desired {
     config: Arc<Config>,
+    encoders: Encoders,
     found: Found,
     watching: HashMap<Arc<str>, (Discover, AbortHandle)>,
     conflicts: Vec<String>,
 }
 
 impl Changes {
-    pub(super) fn new(config: Arc<Config>) -> Self {
+    pub(super) fn new(config: Arc<Config>, encoders: Encoders) -> Self {
         let (found, watching) = (Found::new(), HashMap::new());
         Self {
-            desired: Mutex::new(Desired { config, found, watching, conflicts: Vec::new() }),
+            desired: Mutex::new(Desired { config, encoders, found, watching, conflicts: Vec::new() }),
             leaving: Mutex::default(),
             file: OnceLock::new(),
             read: Mutex::new(None),
@@ -82,7 +83,8 @@ impl Proxy {
         let _ = self.changes.file.set(path.to_owned());
     }
 
-    /// Reads the configuration's file and puts it in force, if it is valid. Blocks while it reads.
+    /// Reads the configuration's file, and the tokenizers that it needs, and puts it in force, if all of it is valid.
+    /// Blocks while it reads.
     pub fn reload(self: &Arc<Self>, trigger: Trigger) -> Reload {
         let Some(path) = self.changes.file.get() else {
             tracing::warn!("nothing to reload: the process was started from flags");
@@ -95,9 +97,14 @@ impl Proxy {
         }
         *read = content;
         let file = path.display();
-        match config::load(path, &|name| std::env::var(name).ok()) {
-            Ok(config) => {
-                let restart = self.apply(config);
+        let loaded = config::load(path, &|name| std::env::var(name).ok()).and_then(|config| {
+            // A change waits for the one before, so these are what this one follows.
+            let before = self.changes.desired.lock().encoders.clone();
+            before.next(&config).map(|encoders| (config, encoders))
+        });
+        match loaded {
+            Ok((config, encoders)) => {
+                let restart = self.apply(config, encoders);
                 self.metrics.reload_took();
                 self.metrics.reloads.with_label_values(&["ok"]).inc();
                 tracing::info!(%file, "configuration reloaded");
@@ -120,8 +127,8 @@ impl Proxy {
         }
     }
 
-    /// Puts a valid configuration in force; returns the keys that differ and take a restart.
-    pub fn apply(self: &Arc<Self>, mut config: Config) -> Vec<&'static str> {
+    /// Puts a valid configuration in force, with the encoders that it needs; returns the keys that differ and take a restart.
+    pub fn apply(self: &Arc<Self>, mut config: Config, encoders: Encoders) -> Vec<&'static str> {
         let mut desired = self.changes.desired.lock();
         let restart = desired.config.needs_restart(&config);
         config.keep_fixed(&desired.config);
@@ -131,6 +138,7 @@ impl Proxy {
             tracing::warn!(error, "logging.level stays as it is");
         }
         desired.config = Arc::new(config);
+        desired.encoders = encoders;
         self.swap(&mut desired);
         restart
     }
@@ -150,7 +158,7 @@ impl Proxy {
         let discovers = |name: &Arc<str>| config.pools.iter().any(|pool| pool.name == *name && pool.discover.is_some());
         desired.found.retain(|name, _| discovers(name));
         let old = self.snapshot();
-        let fleet = old.fleet.next(&config, &desired.found, &self.metrics);
+        let fleet = old.fleet.next(&config, &desired.found, &desired.encoders, &self.metrics);
         for conflict in fleet.conflicts().iter().filter(|conflict| !desired.conflicts.contains(conflict)) {
             tracing::warn!("{conflict}");
         }

@@ -4,8 +4,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use proptest::prelude::*;
 
 use super::*;
+use crate::routing::router::Call;
 
 const REPLICAS: usize = 5;
+const CALL: Call = Call { now: Tick(0), acts: true };
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -111,6 +113,7 @@ impl World {
                     pinned_only: false,
                     readmitted: &[],
                     prompt: None,
+                    streams: false,
                     booked: None,
                 };
                 self.decide(pool, &request);
@@ -282,18 +285,18 @@ fn a_place_lost_to_another_pool_means_another_choice() {
         let mut router = router(policy, &members);
         let request = Request { header: Some(1), ..of_session(1) };
         let first = router.decide(&request, Tick(0)).unwrap().leg.replica;
-        router.fill_table(&request, Tick(0));
+        router.fill_table(&request, None, CALL);
         let taken: Vec<_> = members[..2].iter().map(|member| member.load.reserve(1, None)).collect();
-        let plan = router.settle(&request, None).expect("one is left");
+        let plan = router.settle(&request, None, CALL).expect("one is left");
         assert_eq!(plan.leg.replica, members[2].id);
         let overflowed = plan.reason == Reason::HashOverflow;
         assert!(
             !matches!(plan.reason, Reason::Hashed | Reason::HashOverflow) || overflowed == (first != members[2].id)
         );
         drop((plan, taken));
-        router.fill_table(&request, Tick(0));
+        router.fill_table(&request, None, CALL);
         let _taken: Vec<_> = members.iter().map(|member| member.load.reserve(1, None)).collect();
-        assert_eq!(router.settle(&request, None).expect_err("none is left"), Refusal::AllFull);
+        assert_eq!(router.settle(&request, None, CALL).expect_err("none is left"), Refusal::AllFull);
     }
 }
 

@@ -29,7 +29,7 @@ fn a_shadow_leaves_out_what_the_policy_booked_for_this_request() {
         let mut open = Vec::new();
         for key in 0..24 {
             let plan = main.decide(&of_session(key), Tick(0)).expect("there is room");
-            let request = Request { booked: Some(&plan.leg.replica), ..of_session(key) };
+            let request = Request { booked: Some(&plan), ..of_session(key) };
             assert_eq!(shadow.decide(&request, Tick(0)).expect("room").leg.replica, plan.leg.replica, "request {key}");
             open.push(plan);
         }

@@ -1,0 +1,2 @@
+//! rules
+use super::*;
