@@ -8,8 +8,8 @@
 //! makes up the chain's root; nothing is ever looked up by messages, since templates change earlier text.
 //!
 //! Exact repeats are a second kind of entry: of a whole prompt, the keys of its pieces and what its last piece added.
-use std::hash::{BuildHasherDefault, Hasher, RandomState};
 use std::hash::BuildHasher as _;
+use std::hash::{BuildHasherDefault, Hasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -109,7 +109,8 @@ impl Boundaries {
     /// One that keeps to about so many bytes.
     pub(super) fn new(bytes: usize) -> Self {
         let weight = bytes as u64;
-        let cache = Cache::with(bytes / 1024, weight, Bytes, BuildHasherDefault::default(), DefaultLifecycle::default());
+        let cache =
+            Cache::with(bytes / 1024, weight, Bytes, BuildHasherDefault::default(), DefaultLifecycle::default());
         // The standard library's own random keys.
         let seed = RandomState::new().hash_one(0);
         Self { cache, seed, hits: AtomicU64::new(0), misses: AtomicU64::new(0) }

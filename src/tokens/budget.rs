@@ -31,7 +31,10 @@ impl Rate {
         if bytes >= TEACHES {
             let now = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX).saturating_mul(1024) / bytes as u64;
             let mean = self.nanos_per_kib.load(Ordering::Relaxed);
-            self.nanos_per_kib.store((mean.saturating_mul(7).saturating_add(now.min(mean.saturating_mul(16)))) / 8, Ordering::Relaxed);
+            self.nanos_per_kib.store(
+                (mean.saturating_mul(7).saturating_add(now.min(mean.saturating_mul(16)))) / 8,
+                Ordering::Relaxed,
+            );
         }
     }
 }

@@ -261,10 +261,12 @@ impl Exact {
     fn chat_key(&self, root: u64, chat: &Chat<'_>) -> Option<Key> {
         let Messages::Raw(messages) = &chat.messages else { return None };
         let flags = [chat.add_generation_prompt, chat.continue_final_message, chat.add_special_tokens].map(u8::from);
-        let json = |raw: &Option<Cow<'_, serde_json::value::RawValue>>| raw.as_ref().map_or("", |raw| raw.get()).to_owned();
+        let json =
+            |raw: &Option<Cow<'_, serde_json::value::RawValue>>| raw.as_ref().map_or("", |raw| raw.get()).to_owned();
         let kwargs = if chat.kwargs.is_empty() { String::new() } else { serde_json::to_string(&chat.kwargs).ok()? };
         let (tools, documents) = (json(&chat.tools), json(&chat.documents));
-        let parts = [&b"chat"[..], &root.to_le_bytes(), &flags, kwargs.as_bytes(), documents.as_bytes(), tools.as_bytes()];
+        let parts =
+            [&b"chat"[..], &root.to_le_bytes(), &flags, kwargs.as_bytes(), documents.as_bytes(), tools.as_bytes()];
         Some(self.boundaries.key(&[&parts[..], &[messages.get().as_bytes()]].concat()))
     }
 
@@ -305,21 +307,22 @@ impl Exact {
         }
         let start = self.boundaries.key(&[b"pieces", &root.to_le_bytes(), &[add_special_tokens.into()]]);
         let mut ids = Vec::new();
-        let mut fresh = 0;
-        let began = Instant::now();
+        let (mut fresh, mut took) = (0, Duration::ZERO);
         let encode = |piece: &str, left: usize, chain: &mut Chain| {
             if !budget.allows(&self.rate, left) {
                 return Err(Fallback::Budget);
             }
+            let began = Instant::now();
             ids.clear();
             self.tokenizer.encode(piece, false, &mut ids).map_err(|_| Fallback::Tokenizer)?;
             chain.push(&ids);
             fresh += piece.len();
+            took += began.elapsed();
             Ok(())
         };
         let cuts = self.tokenizer.cut_points().find(text);
         let path = self.boundaries.extend(&mut chain, root, start, text, cuts, encode);
-        self.rate.learn(fresh, began.elapsed());
+        self.rate.learn(fresh, took);
         path.map(|path| (chain, path))
     }
 }

@@ -375,6 +375,10 @@ fn part_text(part: &Value) -> Option<Value> {
     if part.as_str().is_some() {
         return Some(part.clone());
     }
+    // A medium would take the question for the template's.
+    if part.downcast_object_ref::<Medium>().is_some() {
+        return None;
+    }
     part.get_attr("text").ok().filter(|text| text.as_str().is_some())
 }
 

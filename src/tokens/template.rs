@@ -78,6 +78,8 @@ struct Program {
     form: Form,
     /// Whether it speaks of a message's content, which can then be continued.
     continues: bool,
+    /// Whether it may render the time.
+    reads_clock: bool,
 }
 
 impl Template {
@@ -117,6 +119,11 @@ impl Template {
         let legacy = json(folder, "special_tokens_map.json")?;
         let tokens = special_tokens([config, legacy].into_iter().flatten());
         Ok(default.map(|default| Self { default, tool_use, tokens }))
+    }
+
+    /// Whether the same chat may have another text at another time.
+    pub fn reads_clock(&self) -> bool {
+        self.default.reads_clock || self.tool_use.as_ref().is_some_and(|program| program.reads_clock)
     }
 
     /// The text of a chat.
@@ -182,6 +189,7 @@ impl Program {
         Ok(Self {
             form: Form { content: content_form(&text, syntax()?), arguments_as_objects: true },
             continues: text.contains("content"),
+            reads_clock: text.contains("strftime_now"),
             small: environment(text.clone(), FUEL)?,
             large: environment(text, MUCH_FUEL)?,
         })

@@ -4,9 +4,9 @@ use std::borrow::Cow;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use crate::tokens::json::{field, fields, items, value};
 use super::{kwargs, tools};
 use crate::api::body::{Part, Parts, string};
+use crate::tokens::json::{field, fields, items, value};
 use crate::tokens::{Chat, Content, Messages};
 
 /// Claude Code's attribution: another one in every request, so vLLM leaves it out of the prompt.

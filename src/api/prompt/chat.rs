@@ -1,7 +1,7 @@
 //! OpenAI's chat API: the form in which templates take a conversation.
-use crate::tokens::json::value;
 use super::{flag, kwargs, tools};
 use crate::api::body::{Part, Parts};
+use crate::tokens::json::value;
 use crate::tokens::{Chat, Content, Messages};
 
 pub(super) fn content<'a>(parts: &Parts<'a>) -> Content<'a> {

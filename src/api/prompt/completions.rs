@@ -4,9 +4,9 @@ use std::borrow::Cow;
 use serde_json::value::RawValue;
 
 use super::flag;
-use crate::tokens::json::items;
 use crate::api::body::{Part, Parts, string};
 use crate::tokens::Content;
+use crate::tokens::json::items;
 
 /// OpenAI's completions API: a text, token ids, or a list of either. `suffix` makes no prompt (vLLM refuses it).
 pub(super) fn content<'a>(parts: &Parts<'a>) -> Content<'a> {

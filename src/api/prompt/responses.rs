@@ -5,9 +5,9 @@ use std::borrow::Cow;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use crate::tokens::json::{field, fields, items, value};
 use super::{flag, kwargs, tools};
 use crate::api::body::{Part, Parts, string};
+use crate::tokens::json::{field, fields, items, value};
 use crate::tokens::{Chat, Content, Messages};
 
 pub(super) fn content<'a>(parts: &Parts<'a>) -> Content<'a> {
