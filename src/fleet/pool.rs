@@ -16,6 +16,7 @@ use super::queue::{Queue, Ticket};
 use super::shadow::Shadow;
 use super::{Clock, Replica};
 use crate::config::{self, Models};
+use crate::prefix;
 use crate::routing::{self, Effect, Member, Plan, Refusal, Request, Router, Tick};
 use crate::telemetry::Metrics;
 use crate::tokens::Encoder;
@@ -310,6 +311,21 @@ impl Pool {
     /// Applies an effect of a decision.
     pub fn apply(&self, effect: &Effect, now: Tick) {
         self.core.lock().router.apply(effect, now);
+    }
+
+    /// Figures of its prefix index; `None` where none is kept.
+    pub fn index_stats(&self) -> Option<prefix::Stats> {
+        self.core.lock().router.index_stats()
+    }
+
+    /// Blocks that its index knows on a replica.
+    pub fn index_held(&self, replica: &str) -> usize {
+        self.core.lock().router.index_held(replica)
+    }
+
+    /// Its prefix index as it is, at most `limit` runs of it; `None` where none is kept.
+    pub fn index_dump(&self, limit: usize) -> Option<prefix::Dump> {
+        self.core.lock().router.index_dump(limit)
     }
 
     /// Session bindings held.

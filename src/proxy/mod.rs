@@ -8,6 +8,7 @@ mod admit;
 mod answer;
 mod body;
 mod exchange;
+mod explain;
 mod forward;
 mod guard;
 mod head;
@@ -41,7 +42,9 @@ use crate::config::{Config, LogFormat};
 use crate::fleet::{Clock, Encoders, Fleet};
 use crate::telemetry::{AccessLog, Metrics};
 
+pub use explain::{Candidate, Decision, Explained};
 pub use inherit::Inherited;
+pub use problem::Problem;
 pub use reload::{Reload, Trigger};
 
 use listener::Listener;
@@ -147,10 +150,22 @@ impl Proxy {
             let idle = replica.connections().idle();
             self.metrics.set_breaker(replica.id(), replica.condition().breaker.as_str());
             self.metrics.set_replica(replica.id(), load.requests(), load.sequences(), state, idle);
+            self.metrics.set_queued_seconds(replica.id(), load.queued_seconds(self.clock.now()));
         }
         for pool in fleet.pools() {
             self.metrics.set_bindings(pool.name(), pool.bindings());
             self.metrics.set_queue(pool.name(), pool.waiting());
+            if let Some(index) = pool.index_stats() {
+                self.metrics.set_index(pool.name(), index.bytes, index.evicted);
+                for replica in pool.replicas() {
+                    self.metrics.set_index_blocks(pool.name(), replica.id(), pool.index_held(replica.id()));
+                }
+            }
+            if pool.settings().tokenizer.is_some() && pool.settings().uses_prompts() {
+                let cache = pool.encoder().cache_stats();
+                let lookups = [cache.hits, cache.misses];
+                self.metrics.set_boundary_cache(pool.name(), cache.bytes, cache.entries, lookups);
+            }
         }
         self.metrics.set_stored(self.stored.len());
         self.metrics.render()

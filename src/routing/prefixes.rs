@@ -187,6 +187,11 @@ impl Prefixes {
         self.model.seconds(tokens, matched)
     }
 
+    /// The index as it is, at most `limit` runs of it.
+    pub fn dump(&self, limit: usize) -> Option<crate::prefix::Dump> {
+        self.kept.as_ref().map(|kept| kept.index.dump(limit))
+    }
+
     /// Figures of the index.
     pub fn stats(&self) -> Option<Stats> {
         self.kept.as_ref().map(|kept| kept.index.stats())

@@ -291,6 +291,11 @@ impl Router {
         self.index.get(replica).map_or(0, |&member| self.prefixes.held(member as usize))
     }
 
+    /// The prefix index as it is, at most `limit` runs of it, for debugging; `None` where none is kept.
+    pub fn index_dump(&self, limit: usize) -> Option<prefix::Dump> {
+        self.prefixes.dump(limit)
+    }
+
     /// Number of session bindings held. Some may have expired: they are swept a few a decision.
     pub fn bindings(&self) -> usize {
         self.bindings.len()

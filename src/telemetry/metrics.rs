@@ -95,6 +95,18 @@ families! {
         "Tokens of the prompts sent to the replica (estimated as 4 bytes a token where they are not tokenized).";
     MATCHED_TOKENS = "warmroute_matched_tokens_total" Counter ["pool", "replica"]
         "Of these, the leading ones that the replica was expected to hold.";
+    INDEX_PAIRS = "warmroute_index_blocks" Gauge ["pool", "replica"]
+        "Blocks of prompts that the prefix index knows, or expects, on the replica.";
+    INDEX_BYTES = "warmroute_index_bytes" Gauge ["pool"] "Memory of the prefix index; bounded by `index_bytes`.";
+    INDEX_EVICTED = "warmroute_index_evicted_blocks_total" Counter ["pool"]
+        "Blocks that the prefix index gave back, to keep within `index_bytes` and the replicas' `cache_tokens`.";
+    BOUNDARY_BYTES = "warmroute_boundary_cache_bytes" Gauge ["pool"]
+        "Memory of the tokenizer's boundary cache; bounded by `tokens_bytes`.";
+    BOUNDARY_ENTRIES = "warmroute_boundary_cache_entries" Gauge ["pool"] "Entries of the tokenizer's boundary cache.";
+    BOUNDARY_LOOKUPS = "warmroute_boundary_cache_lookups_total" Counter ["pool", "result"]
+        "Prompts of which the boundary cache knew at least a head (`hit`), or nothing (`miss`).";
+    QUEUED_SECONDS = "warmroute_replica_queued_seconds" Gauge ["replica"]
+        "Seconds of prefill that wait on the replica, as far as one can tell from outside.";
     SESSION_KEYS = "warmroute_session_keys_total" Counter ["pool", "source"]
         "Requests by where their session key came from; `none` had no key, `unusable` a header whose value can't be one.";
     BINDINGS = "warmroute_session_bindings" Gauge ["pool"] "Session bindings held; bounded by `session.max_bindings`.";
@@ -242,6 +254,13 @@ pub struct Metrics {
     prompt_fallbacks: IntCounterVec,
     prompt_tokens: IntCounterVec,
     matched_tokens: IntCounterVec,
+    index_pairs: IntGaugeVec,
+    index_bytes: IntGaugeVec,
+    index_evicted: IntCounterVec,
+    boundary_bytes: IntGaugeVec,
+    boundary_entries: IntGaugeVec,
+    boundary_lookups: IntCounterVec,
+    queued_seconds: GaugeVec,
     /// Session keys: pool, source.
     pub session_keys: IntCounterVec,
     bindings: IntGaugeVec,
@@ -321,6 +340,13 @@ impl Metrics {
             prompt_fallbacks: build!(r, IntCounterVec, PROMPT_FALLBACKS),
             prompt_tokens: build!(r, IntCounterVec, PROMPT_TOKENS),
             matched_tokens: build!(r, IntCounterVec, MATCHED_TOKENS),
+            index_pairs: build!(r, IntGaugeVec, INDEX_PAIRS),
+            index_bytes: build!(r, IntGaugeVec, INDEX_BYTES),
+            index_evicted: build!(r, IntCounterVec, INDEX_EVICTED),
+            boundary_bytes: build!(r, IntGaugeVec, BOUNDARY_BYTES),
+            boundary_entries: build!(r, IntGaugeVec, BOUNDARY_ENTRIES),
+            boundary_lookups: build!(r, IntCounterVec, BOUNDARY_LOOKUPS),
+            queued_seconds: build!(r, GaugeVec, QUEUED_SECONDS),
             session_keys: build!(r, IntCounterVec, SESSION_KEYS),
             bindings: build!(r, IntGaugeVec, BINDINGS),
             stored: build!(r, single IntGauge, STORED),
@@ -418,6 +444,30 @@ impl Metrics {
         self.upstream_idle.with_label_values(&[replica]).set(i64::try_from(idle).unwrap_or(i64::MAX));
     }
 
+    /// Sets the gauge of a replica's queue of prefills.
+    pub fn set_queued_seconds(&self, replica: &str, seconds: f64) {
+        self.queued_seconds.with_label_values(&[replica]).set(seconds);
+    }
+
+    /// Sets what a pool's prefix index knows of a replica.
+    pub fn set_index_blocks(&self, pool: &str, replica: &str, blocks: usize) {
+        self.index_pairs.with_label_values(&[pool, replica]).set(i64::try_from(blocks).unwrap_or(i64::MAX));
+    }
+
+    /// Sets the figures of a pool's prefix index.
+    pub fn set_index(&self, pool: &str, bytes: usize, evicted: u64) {
+        self.index_bytes.with_label_values(&[pool]).set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        follow(&self.index_evicted.with_label_values(&[pool]), evicted);
+    }
+
+    /// Sets the figures of a pool's boundary cache.
+    pub fn set_boundary_cache(&self, pool: &str, bytes: u64, entries: u64, [hits, misses]: [u64; 2]) {
+        self.boundary_bytes.with_label_values(&[pool]).set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        self.boundary_entries.with_label_values(&[pool]).set(i64::try_from(entries).unwrap_or(i64::MAX));
+        follow(&self.boundary_lookups.with_label_values(&[pool, "hit"]), hits);
+        follow(&self.boundary_lookups.with_label_values(&[pool, "miss"]), misses);
+    }
+
     /// Sets the gauge of a replica's breaker.
     pub fn set_breaker(&self, replica: &str, state: &str) {
         for each in ["closed", "open", "half_open", "probation"] {
@@ -461,6 +511,18 @@ impl Metrics {
         let mut text = Vec::with_capacity(16 * 1024);
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+}
+
+/// Brings a counter up to a count that is kept elsewhere; one that has begun anew begins anew here, too. Only scrapes do
+/// this, and they come one after the other.
+fn follow(counter: &IntCounter, count: u64) {
+    match count.checked_sub(counter.get()) {
+        Some(more) => counter.inc_by(more),
+        None => {
+            counter.reset();
+            counter.inc_by(count);
+        }
     }
 }
 
