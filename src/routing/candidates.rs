@@ -225,11 +225,13 @@ impl Candidates {
     /// Less: `a` is the better place. Load, then recent placements ÷ share, then whose turn it is. Never `Equal` for two
     /// different rows.
     pub fn compare(&self, a: usize, b: usize) -> Ordering {
+        self.load[a].total_cmp(&self.load[b]).then_with(|| self.compare_recent(a, b))
+    }
+
+    /// As [`Self::compare`], whatever the load.
+    pub fn compare_recent(&self, a: usize, b: usize) -> Ordering {
         let recent = |row: usize| f64::from(self.placed[row]) / self.share[row] as f64;
-        self.load[a]
-            .total_cmp(&self.load[b])
-            .then_with(|| recent(a).total_cmp(&recent(b)))
-            .then_with(|| self.turn(a).cmp(&self.turn(b)))
+        recent(a).total_cmp(&recent(b)).then_with(|| self.turn(a).cmp(&self.turn(b)))
     }
 
     /// How long until a row's turn: those at or after the cursor come first, in order, then those before it.

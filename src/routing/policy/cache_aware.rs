@@ -52,7 +52,7 @@ pub(super) fn choose(settings: &CacheAware, table: &Candidates, aids: &mut Aids<
     let worth = |row: usize| is_worth(settings, table.depth(row), common);
     let stays = |row: usize| settings.affinity == Stay::Prefer || !too_busy(settings, table, row, least);
     let by_fallback =
-        |reason, aids: &mut Aids<'_>| by_load(settings.fallback, table, aids).map(|choice| Choice { reason, ..choice });
+        |reason, aids: &mut Aids<'_>| fallback(settings, table, aids).map(|choice| Choice { reason, ..choice });
     let to_least = Choice { row: least, reason: Reason::PrefixOverflow, by: Some(LoadPolicy::LeastLoad) };
     let home = table.home();
     let home_row = home.and_then(|home| (0..table.len()).find(|&row| table.member(row) == home.member as usize));
@@ -88,14 +88,35 @@ pub(super) fn choose(settings: &CacheAware, table: &Candidates, aids: &mut Aids<
     }
 }
 
-/// Whether a row is so much busier than the least loaded that its prefix is not worth the wait. Compared in what the row
-/// itself has, not per unit of weight: a gap of 8 requests means the same whatever unit weights have.
+/// What load alone says. Requests that follow a prefix ask for no balance, so those that follow none must make up for
+/// it: two drawn at random would do that only roughly. Whoever got the least lately is taken in the place of the drawn
+/// one, if it is busier by no more than half of it, nor by more than half the gap that a prefix is left for.
+fn fallback(settings: &CacheAware, table: &Candidates, aids: &mut Aids<'_>) -> Option<Choice> {
+    let choice = by_load(settings.fallback, table, aids)?;
+    if settings.fallback != LoadPolicy::PowerOfTwo {
+        return Some(choice);
+    }
+    let rarest = (0..table.len()).min_by(|&a, &b| table.compare_recent(a, b))?;
+    let (ratio, gap) = above(settings, table, rarest, choice.row);
+    Some(if ratio <= 1.5 && gap <= 0.5 { Choice { row: rarest, ..choice } } else { choice })
+}
+
+/// Whether a row is so much busier than the least loaded that its prefix is not worth the wait.
 fn too_busy(settings: &CacheAware, table: &Candidates, row: usize, least: usize) -> bool {
+    let (ratio, gap) = above(settings, table, row, least);
+    ratio > settings.max_load_ratio && gap >= 1.0
+}
+
+/// How much busier a row is than another: as a multiple, and in gaps that are to be left for. Compared in what the row
+/// itself has, not per unit of weight: a gap of 8 requests means the same whatever unit weights have.
+fn above(settings: &CacheAware, table: &Candidates, row: usize, other: usize) -> (f64, f64) {
     let gap = match settings.load {
         LoadUnit::Requests | LoadUnit::Placements => settings.min_load_gap.into(),
         LoadUnit::QueuedSeconds => settings.min_queue_gap.as_secs_f64(),
     };
-    let as_least = table.load(least) * table.shares()[row] as f64 / FULL_SHARE as f64;
     let own = table.amount(row);
-    own > settings.max_load_ratio * as_least && own - as_least >= gap
+    let others = table.load(other) * table.shares()[row] as f64 / FULL_SHARE as f64;
+    // No load is no multiple of another; any is an endless multiple of none. A gap of 0 is reached by all.
+    let ratio = if own > 0.0 { own / others } else { 0.0 };
+    (ratio, if gap > 0.0 { (own - others) / gap } else { 1.0 })
 }
