@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use warmroute::config;
+use warmroute::fleet::Encoders;
 use warmroute::proxy::{self, Inherited, Proxy};
 use warmroute::sim::engine;
 use warmroute::sim::mock::{self, MockHandle, MockOptions};
@@ -300,5 +301,6 @@ fn start_proxy(policy: &str, replicas: &[MockHandle]) -> io::Result<proxy::Runni
     );
     let config = config::parse(&yaml, "the round's configuration", Path::new(""), &|_| None)
         .map_err(|errors| io::Error::other(errors.to_string()))?;
-    proxy::start(Proxy::new(config, None)?, &mut Inherited::default())
+    let encoders = Encoders::load(&config).map_err(|errors| io::Error::other(errors.to_string()))?;
+    proxy::start(Proxy::new(config, encoders, None)?, &mut Inherited::default())
 }

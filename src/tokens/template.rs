@@ -83,11 +83,6 @@ struct Program {
 }
 
 impl Template {
-    /// Whether it may give another text the next time.
-    pub fn reads_clock(&self) -> bool {
-        true
-    }
-
     /// Reads a model's chat template from a folder: `chat_template.jinja`, else `chat_template` in
     /// `tokenizer_config.json` (a text, or a list of named ones), else in `chat_template.json`. `None`: it has none.
     ///
