@@ -39,6 +39,9 @@ struct Answer {
     system_fingerprint: Option<String>,
     choices: Vec<Choice>,
     usage: Usage,
+    /// Of ours: why it went there.
+    #[serde(skip)]
+    reason: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -169,6 +172,7 @@ impl Client {
         let sent = Sent {
             order,
             replica,
+            reason: answer.reason.unwrap_or_default(),
             blocks: conversation.blocks(),
             tokens: conversation.tokens(),
             engine_tokens: answer.usage.prompt_tokens,
@@ -191,10 +195,13 @@ impl Client {
         let Some(sender) = &mut self.sender else { return Err(io::Error::other("not connected")) };
         let response = sender.send_request(request).await.map_err(io::Error::other)?;
         let status = response.status();
+        let reason = response.headers().get("x-warmroute-reason").and_then(|reason| reason.to_str().ok());
+        let reason = reason.map(str::to_owned);
         let body = response.into_body().collect().await.map_err(io::Error::other)?.to_bytes();
         if status != StatusCode::OK {
             return Err(io::Error::other(format!("status {status}: {}", String::from_utf8_lossy(&body))));
         }
-        serde_json::from_slice(&body).map_err(io::Error::other)
+        let answer: Answer = serde_json::from_slice(&body).map_err(io::Error::other)?;
+        Ok(Answer { reason, ..answer })
     }
 }

@@ -1,5 +1,5 @@
 //! From where each request went: hits, evenness, verdicts; as a table or as JSON.
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
@@ -11,6 +11,8 @@ pub struct Sent {
     /// Requests were sent in this order.
     pub order: u64,
     pub replica: usize,
+    /// Ours says why; empty where nobody does.
+    pub reason: String,
     pub blocks: Vec<u64>,
     pub tokens: usize,
     /// What the engine said of it, in its own tokens.
@@ -27,6 +29,8 @@ pub struct Row {
     pub by_replica: Vec<usize>,
     /// Busiest ÷ mean.
     pub busiest_to_mean: f64,
+    /// Requests by the reason that the router gave.
+    pub reasons: BTreeMap<String, usize>,
     #[serde(flatten)]
     pub outcome: Outcome,
     /// Whether every target was met.
@@ -70,6 +74,12 @@ fn counts(sent: &[Sent], replicas: usize) -> (Vec<usize>, f64) {
     (by_replica, busiest as f64 / mean)
 }
 
+fn reasons(sent: &[Sent]) -> BTreeMap<String, usize> {
+    let mut reasons = BTreeMap::new();
+    sent.iter().for_each(|sent| *reasons.entry(sent.reason.clone()).or_default() += 1);
+    reasons
+}
+
 /// Judges a closed loop. `ceiling` is the share that perfect placement would have had.
 pub fn sessions(scenario: String, mut sent: Vec<Sent>, replicas: usize, ceiling: f64, targets: (f64, f64)) -> Row {
     sent.sort_by_key(|sent| sent.order);
@@ -91,6 +101,7 @@ pub fn sessions(scenario: String, mut sent: Vec<Sent>, replicas: usize, ceiling:
         requests: sent.len(),
         by_replica,
         busiest_to_mean,
+        reasons: reasons(&sent),
         met: hit >= least_hit && busiest_to_mean <= most_busiest,
         outcome: Outcome::Sessions { hit, least_hit, ceiling, engine_hit, most_busiest },
     }
@@ -111,14 +122,23 @@ pub fn burst(scenario: String, sent: &[Sent], samples: &[Vec<u64>], replicas: us
     // The request that is being placed is not in the loads it is placed by.
     let met = computed <= most_computed && excess <= 1;
     let outcome = Outcome::Burst { computed, most_computed, difference, excess };
-    Row { scenario, requests: sent.len(), by_replica, busiest_to_mean, outcome, met }
+    Row { scenario, requests: sent.len(), by_replica, busiest_to_mean, reasons: reasons(sent), outcome, met }
 }
 
 /// For people.
 pub fn table(rows: &[Row]) -> String {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);
-    table.set_header(["scenario", "requests", "result", "asked for", "busiest/mean", "by replica", "verdict"]);
+    table.set_header([
+        "scenario",
+        "requests",
+        "result",
+        "asked for",
+        "busiest/mean",
+        "by replica",
+        "reasons",
+        "verdict",
+    ]);
     for row in rows {
         let (result, asked) = match &row.outcome {
             Outcome::Sessions { hit, least_hit, ceiling, engine_hit, most_busiest } => (
@@ -131,9 +151,20 @@ pub fn table(rows: &[Row]) -> String {
             ),
         };
         let by_replica = row.by_replica.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        let reasons =
+            row.reasons.iter().map(|(reason, count)| format!("{reason} {count}")).collect::<Vec<_>>().join(", ");
         let verdict = if row.met { "met" } else { "MISSED" };
         let busiest = format!("{:.2}", row.busiest_to_mean);
-        table.add_row([&row.scenario, &row.requests.to_string(), &result, &asked, &busiest, &by_replica, verdict]);
+        table.add_row([
+            &row.scenario,
+            &row.requests.to_string(),
+            &result,
+            &asked,
+            &busiest,
+            &by_replica,
+            &reasons,
+            verdict,
+        ]);
         for cell in [1, 4] {
             table.column_mut(cell).map(|column| column.set_cell_alignment(CellAlignment::Right));
         }
