@@ -17,8 +17,8 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use super::report::Sent;
-use super::text::{Conversation, words};
-use super::{ANSWER_TOKENS, MODEL, Shape};
+use super::text::{Conversation, answer_tokens, words};
+use super::{MODEL, Shape};
 
 /// Longest wait for one answer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -67,7 +67,13 @@ struct Details {
 
 /// Holds the shape's sessions: `concurrency` clients, each of which takes the next session that nobody has, asks its
 /// turns one after the other (an answer is part of the next prompt), and takes another.
-pub async fn sessions(target: Arc<Target>, shape: Shape, concurrency: usize, round: u64) -> io::Result<Vec<Sent>> {
+pub async fn sessions(
+    target: Arc<Target>,
+    shape: Shape,
+    concurrency: usize,
+    round: u64,
+    seed: u64,
+) -> io::Result<Vec<Sent>> {
     let (next, order) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicU64::new(0)));
     let sent = Arc::new(Mutex::new(Vec::new()));
     let mut clients = JoinSet::new();
@@ -84,7 +90,8 @@ pub async fn sessions(target: Arc<Target>, shape: Shape, concurrency: usize, rou
                 for turn in 0..shape.turns {
                     conversation.say("user", words(shape.turn, round, session as u64 + 1, turn as u64));
                     let order = order.fetch_add(1, Relaxed);
-                    let (record, text) = client.ask(&conversation, session, order).await?;
+                    let tokens = answer_tokens(seed, session as u64 + 1, turn as u64);
+                    let (record, text) = client.ask(&conversation, session, order, tokens).await?;
                     sent.lock().push(record);
                     conversation.say("assistant", text);
                 }
@@ -109,7 +116,7 @@ pub async fn burst(target: Arc<Target>, requests: usize, characters: usize, roun
     for (at, mut client) in ready.into_iter().enumerate() {
         let (conversation, sent) = (conversation.clone(), sent.clone());
         clients.spawn(async move {
-            let (record, _) = client.ask(&conversation, at, at as u64).await?;
+            let (record, _) = client.ask(&conversation, at, at as u64, 1).await?;
             sent.lock().push(record);
             Ok(())
         });
@@ -130,7 +137,7 @@ pub async fn wait_for(target: Arc<Target>) -> io::Result<()> {
     let conversation = Conversation::new("Are you there?".to_owned());
     let mut last = io::Error::other("no answer");
     for _ in 0..240 {
-        match Client::new(target.clone()).ask(&conversation, 0, 0).await {
+        match Client::new(target.clone()).ask(&conversation, 0, 0, 1).await {
             Ok(_) => return Ok(()),
             Err(error) => last = error,
         }
@@ -162,8 +169,14 @@ impl Client {
     }
 
     /// One answer: where it came from, and its text.
-    async fn ask(&mut self, conversation: &Conversation, session: usize, order: u64) -> io::Result<(Sent, String)> {
-        let answer = tokio::time::timeout(PATIENCE, self.exchange(conversation, session));
+    async fn ask(
+        &mut self,
+        conversation: &Conversation,
+        session: usize,
+        order: u64,
+        tokens: u32,
+    ) -> io::Result<(Sent, String)> {
+        let answer = tokio::time::timeout(PATIENCE, self.exchange(conversation, session, tokens));
         let answer = answer.await.map_err(|_| io::Error::other("an answer took too long"))??;
         let name = answer.system_fingerprint.unwrap_or_default();
         let Some(&replica) = self.target.replicas.get(&name) else {
@@ -182,7 +195,7 @@ impl Client {
         Ok((sent, text))
     }
 
-    async fn exchange(&mut self, conversation: &Conversation, session: usize) -> io::Result<Answer> {
+    async fn exchange(&mut self, conversation: &Conversation, session: usize, tokens: u32) -> io::Result<Answer> {
         self.connect().await?;
         let mut request = Request::post("/v1/chat/completions")
             .header(header::HOST, self.target.router.to_string())
@@ -190,7 +203,7 @@ impl Client {
         if let Some(name) = &self.target.session_header {
             request = request.header(name, format!("session-{session:04}"));
         }
-        let body = Full::new(Bytes::from(conversation.body(MODEL, ANSWER_TOKENS)));
+        let body = Full::new(Bytes::from(conversation.body(MODEL, tokens)));
         let request = request.body(body).map_err(io::Error::other)?;
         let Some(sender) = &mut self.sender else { return Err(io::Error::other("not connected")) };
         let response = sender.send_request(request).await.map_err(io::Error::other)?;

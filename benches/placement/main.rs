@@ -2,8 +2,10 @@
 //!
 //! Texts and sizes are fixed here. Closed loop: `concurrency` clients, each takes the next session that nobody has and
 //! asks its turns one after the other; a turn waits for the answer before it and has it in its prompt. Sessions share
-//! a system prompt; a question has 1,000 characters, an answer 24 words (182 characters) that come 10 ms after the
-//! request. Nothing but the prompt tells sessions apart, unless `--session-header` is given.
+//! a system prompt; a question has 1,000 characters, an answer 12 to 36 words (182 characters on average). 24 words take
+//! 10 ms × clients (at most 320 ms; the clock is virtual, but for peers): what is open waits in the replicas, as it does behind engines, and not in this
+//! program, and as answers differ in length, clients do not march in step. Nothing but the prompt tells sessions apart,
+//! unless `--session-header` is given.
 //!
 //! Hit: prompts are cut into blocks of 16 tokens of 4 bytes; a replica is taken to keep all it was ever sent; the
 //! share of prompt tokens in leading blocks that the chosen one had, requests taken in the order of their sending.
@@ -36,10 +38,12 @@ pub use report::{Outcome, Row};
 
 /// What is asked for.
 const MODEL: &str = "placement-model";
-/// Tokens of an answer.
-const ANSWER_TOKENS: u32 = 24;
-/// How fast a sequence's tokens come: an answer takes 10 ms.
+/// Tokens of an answer, which are words.
+const ANSWER_TOKENS: std::ops::RangeInclusive<u32> = 12..=36;
+/// How fast a sequence's tokens come to one client alone: an answer takes 10 ms on average.
 const SEQUENCE_TPS: f64 = 2_400.0;
+/// So many clients and more wait so many times as long.
+const SLOWEST: usize = 32;
 /// Tokens a second that stand for "at once".
 const AT_ONCE: f64 = 1e9;
 /// The burst's prefill takes a second, so that all of it is in flight together.
@@ -96,6 +100,9 @@ struct Args {
     /// Send each session's name in this header
     #[arg(long, value_name = "NAME")]
     session_header: Option<String>,
+    /// Draws other lengths of answers: is a result more than luck?
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
     /// How the result is printed
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
@@ -114,7 +121,7 @@ enum Format {
 pub fn main() -> ExitCode {
     let args = Args::parse();
     let _ = rlimit::increase_nofile_limit(u64::MAX);
-    let ran = tokio::runtime::Runtime::new().and_then(|runtime| runtime.block_on(run(&args)));
+    let ran = runtime(args.router.is_none()).and_then(|runtime| runtime.block_on(run(&args)));
     match ran {
         Ok(rows) => {
             print!("{}", if args.format == Format::Json { report::json(&rows) } else { report::table(&rows) });
@@ -125,6 +132,12 @@ pub fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// One thread. Where all is in this process its clock jumps to the next timer once all is done that can be: answers
+/// take as long as they should for everyone, however busy the machine is.
+pub fn runtime(paused: bool) -> io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().start_paused(paused).build()
 }
 
 async fn run(args: &Args) -> io::Result<Vec<Row>> {
@@ -151,6 +164,8 @@ pub struct Setup {
     pub peer: Option<(SocketAddr, Vec<SocketAddr>)>,
     /// The header that carries a session's name.
     pub session_header: Option<String>,
+    /// Draws other lengths of answers.
+    pub seed: u64,
 }
 
 impl Setup {
@@ -163,7 +178,7 @@ impl Setup {
             }
         };
         let policy = (args.policy != "cache_aware").then(|| args.policy.clone());
-        Ok(Self { policy, peer, session_header: args.session_header.clone() })
+        Ok(Self { policy, peer, session_header: args.session_header.clone(), seed: args.seed })
     }
 }
 
@@ -198,31 +213,32 @@ pub async fn measure(scenario: Scenario, setup: &Setup) -> io::Result<Vec<Row>> 
     for &concurrency in concurrencies {
         let name = format!("{scenario:?}: {} x {} turns, {concurrency} concurrent", shape.sessions, shape.turns);
         eprintln!("{name}");
-        let round = Round::start(setup, engine.clone(), replicas, settings).await?;
+        let sequence_tps = SEQUENCE_TPS / concurrency.min(SLOWEST) as f64;
+        let engine = engine::Options { sequence_tps, ..engine.clone() };
+        let round = Round::start(setup, engine, replicas, settings).await?;
         let number = concurrency as u64 + if scenario == Scenario::B { 1_000 } else { 0 };
-        let sent = clients::sessions(round.target.clone(), shape, concurrency, number).await?;
-        rows.push(report::sessions(name, sent, replicas, ceiling(shape, replicas), targets));
+        let sent = clients::sessions(round.target.clone(), shape, concurrency, number, setup.seed).await?;
+        rows.push(report::sessions(name, sent, replicas, ceiling(shape, replicas, setup.seed), targets));
     }
     Ok(rows)
 }
 
 /// The hit of a placement that keeps every session on one replica: what is new in each turn is computed, and the system
 /// prompt once a replica.
-fn ceiling(shape: Shape, replicas: usize) -> f64 {
-    let answer = (1..=ANSWER_TOKENS).map(|word| format!("token{word}")).collect::<Vec<_>>().join(" ");
+fn ceiling(shape: Shape, replicas: usize, seed: u64) -> f64 {
     let (mut tokens, mut hits) = (0, 0);
-    let mut conversation = text::Conversation::new("x".repeat(shape.system));
-    let head = conversation.blocks().len();
-    let mut known = 0;
-    for _ in 0..shape.turns {
-        conversation.say("user", "x".repeat(shape.turn));
-        tokens += conversation.tokens() * shape.sessions;
-        hits += match known {
-            0 => head * (shape.sessions - replicas),
-            known => known * shape.sessions,
-        };
-        known = conversation.blocks().len();
-        conversation.say("assistant", answer.clone());
+    for session in 0..shape.sessions {
+        let mut conversation = text::Conversation::new("x".repeat(shape.system));
+        let mut known = if session < replicas { 0 } else { conversation.blocks().len() };
+        for turn in 0..shape.turns {
+            conversation.say("user", "x".repeat(shape.turn));
+            tokens += conversation.tokens();
+            hits += known;
+            known = conversation.blocks().len();
+            let words =
+                (1..=text::answer_tokens(seed, session as u64 + 1, turn as u64)).map(|word| format!("token{word}"));
+            conversation.say("assistant", words.collect::<Vec<_>>().join(" "));
+        }
     }
     (hits * warmroute::prefix::BLOCK_TOKENS) as f64 / tokens as f64
 }

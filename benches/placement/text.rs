@@ -23,6 +23,11 @@ pub fn words(characters: usize, round: u64, session: u64, turn: u64) -> String {
     text
 }
 
+/// Tokens of the answer to a session's turn.
+pub fn answer_tokens(seed: u64, session: u64, turn: u64) -> u32 {
+    Rng::with_seed(seed << 40 ^ session << 16 ^ turn).u32(super::ANSWER_TOKENS)
+}
+
 /// One conversation so far, and its text in blocks.
 #[derive(Debug)]
 pub struct Conversation {
