@@ -166,7 +166,9 @@ pub fn table(rows: &[Row]) -> String {
             verdict,
         ]);
         for cell in [1, 4] {
-            table.column_mut(cell).map(|column| column.set_cell_alignment(CellAlignment::Right));
+            if let Some(column) = table.column_mut(cell) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
         }
     }
     format!("{table}\n")
