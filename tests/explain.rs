@@ -228,7 +228,7 @@ fn a_body_comes_from_standard_input_too() {
     let body = BODY.replace("\"m\"", "\"sql\"");
     child.stdin.take().unwrap().write_all(body.as_bytes()).unwrap();
     let said = text(&child.wait_with_output().unwrap().stdout);
-    assert!(said.contains("adapter   sql") && said.contains("model     m\n"), "{said}");
+    assert!(said.contains("adapter   sql") && said.contains("model     sql\n"), "{said}");
 }
 
 #[test]

@@ -36,6 +36,21 @@ pub struct Hints<'a> {
     pub parts: Parts<'a>,
 }
 
+impl Hints<'_> {
+    /// The same, without the body and so without the prompt's parts.
+    pub fn detached(self) -> Hints<'static> {
+        let owned = |text: Option<Cow<'_, str>>| text.map(|text| Cow::Owned(text.into_owned()));
+        Hints {
+            model: self.model.map(|model| ModelName { name: Cow::Owned(model.name.into_owned()), range: model.range }),
+            sequences: self.sequences,
+            prompt_cache_key: owned(self.prompt_cache_key),
+            previous_response_id: owned(self.previous_response_id),
+            user_id: owned(self.user_id),
+            parts: Parts::default(),
+        }
+    }
+}
+
 /// The fields that a prompt is made of, in any of the APIs, as they stand in the body. `null` is as good as absent.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Parts<'a>([Option<&'a RawValue>; PARTS]);

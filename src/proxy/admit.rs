@@ -15,6 +15,9 @@ use crate::config::RequestEncoding;
 use crate::fleet::{Fleet, Pool};
 use crate::routing::{self, Prompt, SessionKey};
 
+/// Bytes of a body whose reading, at about a second a GB, is not done on an async thread.
+const LONG: usize = 1 << 20;
+
 /// A request that knows its pool.
 pub struct Admitted {
     /// Its pool.
@@ -127,7 +130,7 @@ pub async fn admit(
     let prompt = match &unread {
         _ if !wants_prompt(pool, endpoint) => Unread::Unused,
         Some(_) => Unread::Nowhere("unreadable"),
-        None => Unread::In { body: plain.clone(), adapter: adapter(pool, hints.model.as_ref()) },
+        None => Unread::of(pool, endpoint, &plain, &hints, adapter(pool, hints.model.as_ref())),
     };
     let (body, decoded) = outgoing_body(pool, endpoint, hints.model.as_ref(), coding, &received, &plain)?;
     let (pool, sequences) = (pool.clone(), hints.sequences);
@@ -172,6 +175,12 @@ async fn read<'a>(endpoint: &Endpoint, headers: &HeaderMap, plain: &'a Bytes) ->
             let model = api::read_form(plain, &boundary).await;
             let model = model.map_err(|error| format!("the form can't be read: {error}"))?;
             Ok(Hints { model, sequences: 1, ..Hints::default() })
+        }
+        // Its prompt is read apart.
+        Body::Json | Body::Opaque if plain.len() > LONG => {
+            let body = plain.clone();
+            let read = move || api::read(&body).map(Hints::detached).map_err(|error| not_an_object(&error));
+            tokio::task::spawn_blocking(read).await.map_err(|_| "the body could not be read")?
         }
         Body::Json | Body::Opaque => api::read(plain).map_err(|error| not_an_object(&error)),
     }

@@ -149,8 +149,6 @@ impl Exchange {
             let phases = &pool.metrics.phases;
             let histogram = match self.phase {
                 Phase::Read => Some(&phases.read),
-                // Only where there was something to do.
-                Phase::Tokens => self.prompt.is_some().then_some(&phases.tokens),
                 Phase::Decide => Some(&phases.decide),
                 Phase::Connect => Some(&phases.connect),
                 Phase::FirstByte => Some(&phases.first_byte),
@@ -195,6 +193,7 @@ impl Exchange {
     pub fn prompt(&mut self, known: Known) {
         if let Some(pool) = &self.pool {
             pool.metrics.prompts.count(known.basis);
+            pool.metrics.phases.tokens.observe(known.took.as_secs_f64());
             if let Some(reason) = known.fallback {
                 self.proxy.metrics.prompt_fallback(pool.name(), reason).inc();
             }

@@ -1,21 +1,25 @@
 //! A request's prompt → its blocks. Short work is done on the spot; long work goes to threads of its own, as many at once
 //! as there are processors, so that it never holds up an async thread. Who finds all of them busy waits for as long as a
-//! prompt may be tokenized (`tokens_budget`), and is then decided without a prompt.
+//! prompt may be tokenized (`tokens.budget`), and is then decided without a prompt.
 //!
 //! Whatever can't be read costs a request its prompt, never its answer; the reason is counted.
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::Semaphore;
 
-use crate::api::{self, Endpoint};
+use crate::api::{self, Endpoint, Hints};
 use crate::fleet::Pool;
 use crate::prefix::Basis;
 use crate::routing::Prompt;
-use crate::tokens::{Encoded, Encoder};
+use crate::tokens::{self, Encoded, Encoder};
 
-/// A body up to this size is encoded on the spot.
-const SHORT: usize = 16 * 1024;
+/// A body up to this size is encoded on the spot: at worst, with nothing of it cached, that takes about as long as a few
+/// requests do, and a thread of its own would cost each of them a good part of it.
+const SHORT: usize = 32 * 1024;
+/// The same where text is only cut, at more than a GB a second.
+const SHORT_TEXT: usize = 256 * 1024;
 
 /// Where a request's prompt is to be read.
 #[derive(Debug, Default)]
@@ -23,6 +27,8 @@ pub enum Unread {
     /// The pool has no use for it, or the endpoint has none.
     #[default]
     Unused,
+    /// It has been read already.
+    Known(Known),
     /// In this body.
     In {
         /// Plain, as the client sent it.
@@ -43,14 +49,27 @@ pub struct Known {
     pub basis: &'static str,
     /// Why that is less than the pool could have: a label.
     pub fallback: Option<&'static str>,
+    /// How long it took.
+    pub took: Duration,
+}
+
+impl Unread {
+    /// The prompt of a body that the pool has a use for: read on the spot where it is short.
+    pub fn of(pool: &Pool, endpoint: &Endpoint, body: &Bytes, hints: &Hints<'_>, adapter: Option<Box<str>>) -> Self {
+        let short = if pool.settings().tokenizer.is_some() { SHORT } else { SHORT_TEXT };
+        if body.len() > short {
+            return Self::In { body: body.clone(), adapter };
+        }
+        Self::Known(encode(pool.encoder(), api::prompt_of(endpoint, hints), adapter, Instant::now()))
+    }
 }
 
 impl Known {
-    fn nothing(fallback: &'static str) -> Self {
-        Self { prompt: None, basis: "none", fallback: Some(fallback) }
+    fn nothing(fallback: &'static str, began: Instant) -> Self {
+        Self { prompt: None, basis: "none", fallback: Some(fallback), took: began.elapsed() }
     }
 
-    fn of(encoded: Encoded) -> Self {
+    fn of(encoded: Encoded, began: Instant) -> Self {
         let Encoded { blocks, tokens, basis, fallback } = encoded;
         let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
         Self {
@@ -62,6 +81,7 @@ impl Known {
                 Basis::Text => "text",
             },
             fallback: fallback.map(|fallback| fallback.as_str()),
+            took: began.elapsed(),
         }
     }
 }
@@ -82,33 +102,31 @@ impl Bench {
     /// Whoever drops this before it is done has left: its place is free again when the work in it ends, which the budget
     /// bounds.
     pub async fn read(&self, pool: &Pool, endpoint: &'static Endpoint, unread: Unread) -> Option<Known> {
+        let began = Instant::now();
         let (body, adapter) = match unread {
             Unread::Unused => return None,
-            Unread::Nowhere(reason) => return Some(Known::nothing(reason)),
+            Unread::Known(known) => return Some(known),
+            Unread::Nowhere(reason) => return Some(Known::nothing(reason, began)),
             Unread::In { body, adapter } => (body, adapter),
         };
-        if body.len() <= SHORT {
-            return Some(encode(pool.encoder(), endpoint, &body, adapter));
-        }
         let place = self.0.clone().acquire_owned();
         let Ok(Ok(place)) = tokio::time::timeout(pool.settings().tokens_budget, place).await else {
-            return Some(Known::nothing("busy"));
+            return Some(Known::nothing("busy", began));
         };
         let encoder = pool.encoder().clone();
         let work = tokio::task::spawn_blocking(move || {
-            let known = encode(&encoder, endpoint, &body, adapter);
+            let known = encode(&encoder, api::prompt(endpoint, &body), adapter, began);
             drop(place);
             known
         });
         // It can only fail by a panic, which is a bug that must not cost the request its answer.
-        Some(work.await.unwrap_or_else(|_| Known::nothing("tokenizer_failed")))
+        Some(work.await.unwrap_or_else(|_| Known::nothing("tokenizer_failed", began)))
     }
 }
 
-fn encode(encoder: &Encoder, endpoint: &Endpoint, body: &[u8], adapter: Option<Box<str>>) -> Known {
-    let mut prompt = api::prompt(endpoint, body);
+fn encode(encoder: &Encoder, mut prompt: tokens::Prompt<'_>, adapter: Option<Box<str>>, began: Instant) -> Known {
     if let Some(adapter) = adapter {
         prompt.adapter = Some(String::from(adapter).into());
     }
-    Known::of(encoder.encode(&prompt))
+    Known::of(encoder.encode(&prompt), began)
 }

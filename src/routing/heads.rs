@@ -8,8 +8,8 @@
 //! that only grows has no such place, however often it is used. A prompt that is repeated whole parts nowhere either;
 //! its repeats count from when they are answered, so that a burst of one cold prompt stays together.
 
-/// Most requests that part at a head before it is one; fewer where there are fewer replicas.
-const FEW: u32 = 8;
+/// Requests of one head after which it may count for nobody; fewer where there are fewer replicas.
+const FEW: u32 = 4;
 /// Fewest heads remembered.
 const REMEMBERED: usize = 64;
 
@@ -36,6 +36,7 @@ struct Head {
     /// Requests that begin with it, fading.
     passed: f64,
     /// Requests that parted there, or were it: never fades, as the head is no less one when its sessions are long.
+    /// The first of all parted from nothing, so one more was placed.
     parted: u32,
     /// The last request that began with it.
     used: u64,
@@ -51,6 +52,7 @@ impl Heads {
     /// How many leading blocks of `chain` count for nobody, among so many candidates.
     pub fn shared(&mut self, chain: &[u64], candidates: usize) -> u32 {
         self.passed.clear();
+        // That many were placed, and here is one more.
         let few = FEW.min(candidates as u32);
         // Half of a fair share: whole heads are dealt like stones, and small ones can be dealt evenly.
         let share = 0.5 / candidates.max(1) as f64;
@@ -58,7 +60,7 @@ impl Heads {
         for (at, head) in self.known.iter().enumerate() {
             if chain.get(head.depth as usize - 1) == Some(&head.end) {
                 self.passed.push(at);
-                if head.parted > few && head.passed > share * self.all {
+                if head.parted + 2 > few && head.passed > share * self.all {
                     shared = shared.max(head.depth);
                 }
             }
@@ -122,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_head_of_all_requests_counts_for_nobody_after_more_requests_than_replicas() {
-        for (replicas, free) in [(2, 3), (4, 5), (64, 9)] {
+        for (replicas, free) in [(2, 1), (4, 3), (64, 3)] {
             let mut heads = Heads::default();
             let shared: Vec<_> = (0..20).map(|at| place(&mut heads, &[1, 2, 3], 100 + 2 * at, replicas)).collect();
             assert_eq!(shared.iter().position(|&shared| shared == 3), Some(free), "{replicas}: {shared:?}");

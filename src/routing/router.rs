@@ -132,6 +132,8 @@ impl Router {
         let session = self.policy.session(request);
         let bound = session.and_then(|session| self.bound(session, request, call));
         self.look = self.prefixes.look(request);
+        // As it was before anything is reserved.
+        let scores = self.scores(request, call);
         let rewrites = matches!(self.policy, Policy::CacheAware(_));
         // A binding that still serves stays; so does one whose replica is only full. Those by prefix follow their session.
         let unbound = session.filter(|_| rewrites || bound.is_none_or(|bound| bound.standing == Standing::Lost));
@@ -144,7 +146,7 @@ impl Router {
                 let draining = self.entries[member].member.status.get() == State::Draining;
                 let lost = bound.is_none_or(|bound| bound.standing == Standing::Lost);
                 let bind = unbound.filter(|_| !draining && lost);
-                return Ok(self.book_own(member, reservation, Reason::Stored, bind, request, call));
+                return Ok(self.book(member, reservation, Reason::Stored, bind, scores, request, call));
             }
             // Another has never seen what the request refers to: its answer would be that there is no such thing.
             if standing != Standing::Lost {
@@ -157,7 +159,7 @@ impl Router {
         if let (Some(Bound { member, incarnation, standing, .. }), false) = (bound, rewrites) {
             if let Some(reservation) = self.reserve_own(member, standing, request, call) {
                 let bind = session.filter(|_| self.entries[member].member.incarnation != incarnation);
-                return Ok(self.book_own(member, reservation, Reason::Bound, bind, request, call));
+                return Ok(self.book(member, reservation, Reason::Bound, bind, scores, request, call));
             }
             full |= standing != Standing::Lost;
         }
@@ -170,11 +172,11 @@ impl Router {
             && cache_aware::keeps(settings, &self.table, home, self.prefixes.depth(bound.member, self.look))
         {
             if let Some(reservation) = self.reserve_own(bound.member, bound.standing, request, call) {
-                return Ok(self.book_own(bound.member, reservation, Reason::Bound, session, request, call));
+                return Ok(self.book(bound.member, reservation, Reason::Bound, session, scores, request, call));
             }
             full = true;
         }
-        self.settle(request, unbound, call).map_err(|refusal| if full { Refusal::AllFull } else { refusal })
+        self.settle(request, unbound, scores, call).map_err(|refusal| if full { Refusal::AllFull } else { refusal })
     }
 
     /// Has the policy choose from the table until a reservation holds.
@@ -182,9 +184,9 @@ impl Router {
         &mut self,
         request: &Request<'_>,
         bind: Option<SessionKey>,
+        scores: Vec<Score>,
         call: Call,
     ) -> Result<Plan, Refusal> {
-        let scores = self.scores(request, call);
         loop {
             let mut aids = Aids { turns: &self.turns, rng: &mut self.rng };
             let Some(choice) = self.policy.choose(request, &self.table, &mut aids) else {
@@ -389,23 +391,6 @@ impl Router {
         }
     }
 
-    /// Books what the request belongs to.
-    fn book_own(
-        &mut self,
-        member: usize,
-        reservation: Reservation,
-        reason: Reason,
-        bind: Option<SessionKey>,
-        request: &Request<'_>,
-        call: Call,
-    ) -> Plan {
-        if request.explain {
-            self.fill_table(request, None, call);
-        }
-        let scores = self.scores(request, call);
-        self.book(member, reservation, reason, bind, scores, request, call)
-    }
-
     /// Records a placement that is reserved, and words the plan.
     #[allow(clippy::too_many_arguments)]
     fn book(
@@ -445,11 +430,12 @@ impl Router {
         }
     }
 
-    /// What each member is judged by, if that is asked for. The table is filled.
-    fn scores(&self, request: &Request<'_>, call: Call) -> Vec<Score> {
+    /// What each member is judged by, if that is asked for.
+    fn scores(&mut self, request: &Request<'_>, call: Call) -> Vec<Score> {
         if !request.explain {
             return Vec::new();
         }
+        self.fill_table(request, None, call);
         let common = self.table.common();
         let score = |(at, entry): (usize, &Entry)| {
             let member = &entry.member;

@@ -90,18 +90,18 @@ families! {
     PROMPTS = "warmroute_prompts_total" Counter ["pool", "basis"]
         "Requests of a pool that has a use for prompts, by what blocks were made of theirs: `tokens`, `text`, or `none`.";
     PROMPT_FALLBACKS = "warmroute_prompt_fallbacks_total" Counter ["pool", "reason"]
-        "Prompts that were cut as text although the pool has a tokenizer (no_template, template_failed, tokenizer_failed, time_budget, media, unknown_shape), or of which no blocks were made (unreadable, encoded, busy: as many long ones as there are processors were in work for all of `tokens_budget`), by reason.";
+        "Prompts that were cut as text although the pool has a tokenizer (no_template, template_failed, tokenizer_failed, time_budget, media, unknown_shape), or of which no blocks were made (unreadable, encoded, busy: as many long ones as there are processors were in work for all of `tokens.budget`), by reason.";
     PROMPT_TOKENS = "warmroute_prompt_tokens_total" Counter ["pool", "replica"]
         "Tokens of the prompts sent to the replica (estimated as 4 bytes a token where they are not tokenized).";
     MATCHED_TOKENS = "warmroute_matched_tokens_total" Counter ["pool", "replica"]
         "Of these, the leading ones that the replica was expected to hold.";
     INDEX_PAIRS = "warmroute_index_blocks" Gauge ["pool", "replica"]
         "Blocks of prompts that the prefix index knows, or expects, on the replica.";
-    INDEX_BYTES = "warmroute_index_bytes" Gauge ["pool"] "Memory of the prefix index; bounded by `index_bytes`.";
+    INDEX_BYTES = "warmroute_index_bytes" Gauge ["pool"] "Memory of the prefix index; bounded by `index.size`.";
     INDEX_EVICTED = "warmroute_index_evicted_blocks_total" Counter ["pool"]
-        "Blocks that the prefix index gave back, to keep within `index_bytes` and the replicas' `cache_tokens`.";
+        "Blocks that the prefix index gave back, to keep within `index.size` and the replicas' `cache_tokens`.";
     BOUNDARY_BYTES = "warmroute_boundary_cache_bytes" Gauge ["pool"]
-        "Memory of the tokenizer's boundary cache; bounded by `tokens_bytes`.";
+        "Memory of the tokenizer's boundary cache; bounded by `tokens.cache`.";
     BOUNDARY_ENTRIES = "warmroute_boundary_cache_entries" Gauge ["pool"] "Entries of the tokenizer's boundary cache.";
     BOUNDARY_LOOKUPS = "warmroute_boundary_cache_lookups_total" Counter ["pool", "result"]
         "Prompts of which the boundary cache knew at least a head (`hit`), or nothing (`miss`).";

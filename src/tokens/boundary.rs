@@ -165,46 +165,48 @@ impl Boundaries {
         cuts: impl Iterator<Item = usize>,
         mut encode: impl FnMut(&str, usize, &mut Chain) -> Result<(), E>,
     ) -> Result<Path, E> {
-        let mut path = Path { keys: Vec::new(), blocks: chain.hashes().len() };
-        let (mut from, mut key) = (0, start);
-        // While pieces are known, their blocks are gathered; the last one's open tokens go on from there.
-        let mut known: Option<(Vec<u64>, Arc<Piece>)> = None;
-        let mut known_so_far = true;
-        for cut in cuts {
-            if cut < from + PIECE {
-                continue;
-            }
-            let piece = &text[from..cut];
+        let mut path = Path::default();
+        let (mut end, mut key) = (0, start);
+        let mut pieces = cuts.filter_map(|cut| {
+            let piece = (cut >= end + PIECE).then(|| &text[end..cut])?;
+            end = cut;
             key = self.after(key, piece.as_bytes());
-            let found = if known_so_far { self.cache.get(&key) } else { None };
-            if let Some(Entry::Piece(piece)) = found {
-                let (mut hashes, _) = known.take().unwrap_or_else(|| (chain.hashes().to_vec(), piece.clone()));
-                hashes.extend_from_slice(&piece.hashes);
-                path.blocks = hashes.len();
-                known = Some((hashes, piece));
-            } else {
-                known_so_far = false;
-                if let Some((hashes, last)) = known.take() {
-                    *chain = Chain::resume(root, hashes, &last.open);
-                    self.hits.fetch_add(1, Ordering::Relaxed);
-                } else if path.keys.is_empty() {
-                    self.misses.fetch_add(1, Ordering::Relaxed);
-                }
-                encode(piece, text.len() - from, chain)?;
-                let hashes = chain.hashes()[path.blocks..].into();
-                path.blocks = chain.hashes().len();
-                self.cache.insert(key, Entry::Piece(Arc::new(Piece { hashes, open: chain.open().into() })));
-            }
+            Some((piece, end, key))
+        });
+        let mut done = 0;
+
+        // What is known, from the text's start on.
+        let mut hashes = Vec::with_capacity(chain.hashes().len() + text.len() / 32);
+        hashes.extend_from_slice(chain.hashes());
+        let mut last = None;
+        let mut first_unknown = None;
+        for (piece, end, key) in &mut pieces {
+            let Some(Entry::Piece(known)) = self.cache.get(&key) else {
+                first_unknown = Some((piece, end, key));
+                break;
+            };
+            hashes.extend_from_slice(&known.hashes);
+            last = Some(known);
             path.keys.push(key);
-            from = cut;
+            done = end;
         }
-        if let Some((hashes, last)) = known {
+        path.blocks = hashes.len();
+        let counter = if last.is_some() { &self.hits } else { &self.misses };
+        counter.fetch_add(1, Ordering::Relaxed);
+        if let Some(last) = last {
             *chain = Chain::resume(root, hashes, &last.open);
-            self.hits.fetch_add(1, Ordering::Relaxed);
-        } else if path.keys.is_empty() {
-            self.misses.fetch_add(1, Ordering::Relaxed);
         }
-        encode(&text[from..], text.len() - from, chain)?;
+
+        // What is not.
+        for (piece, end, key) in first_unknown.into_iter().chain(pieces) {
+            encode(piece, text.len() - done, chain)?;
+            let hashes = chain.hashes()[path.blocks..].into();
+            self.cache.insert(key, Entry::Piece(Arc::new(Piece { hashes, open: chain.open().into() })));
+            path.blocks = chain.hashes().len();
+            path.keys.push(key);
+            done = end;
+        }
+        encode(&text[done..], text.len() - done, chain)?;
         Ok(path)
     }
 

@@ -2,8 +2,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A text longer than this is of no model's context (some 4 million tokens), and is not rendered at all: bytes.
-pub(super) const LONGEST: usize = 16 << 20;
+/// The most bytes of a prompt that is taken apart, rendered and encoded: some two million tokens. A longer one is cut as
+/// text, which takes little more memory than the text itself.
+pub(crate) const LONGEST: usize = 8 << 20;
 /// Nanoseconds that a KiB takes, until it is known: 100 MB/s.
 const FIRST: u64 = 10_000;
 /// Texts shorter than this teach nothing: bytes.

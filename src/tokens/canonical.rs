@@ -51,7 +51,8 @@ pub(super) fn push_from_medium(chain: &mut Chain, chat: &Chat<'_>) {
 
 fn each_message(chat: &Chat<'_>, mut with: impl FnMut(&Message<'_>)) {
     match &chat.messages {
-        Messages::Raw(raw) => items(raw).unwrap_or_default().into_iter().for_each(|raw| with(&Message::read(raw))),
+        // What is no list is one message, which stands as it is.
+        Messages::Raw(raw) => items(raw).unwrap_or(vec![raw]).into_iter().for_each(|raw| with(&Message::read(raw))),
         Messages::Built(messages) => {
             for raw in messages.iter().filter_map(|message| serde_json::value::to_raw_value(message).ok()) {
                 with(&Message::read(&raw));

@@ -3,13 +3,13 @@ use std::borrow::Cow;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::boundary::{Boundaries, CacheStats, Key};
+use super::boundary::{Boundaries, CacheStats, Key, Path as Pieces};
 use super::budget::{Budget, LONGEST, Rate};
 use super::canonical;
 use super::prompt::{Chat, Content, Messages, Prompt};
 use super::template::{Template, TemplateError};
 use super::tokenizer::Tokenizer;
-use crate::prefix::{Basis, Chain, root};
+use crate::prefix::{Basis, Chain, TOKEN_BYTES, root};
 
 /// Why a tokenizer can't be used; the text names file and cause.
 #[derive(Debug, thiserror::Error)]
@@ -141,7 +141,7 @@ impl Encoder {
             Content::Text { prompts, .. } => {
                 let mut prompts = prompts.iter();
                 prompts.next().into_iter().for_each(|text| chain.push_text(text.as_bytes()));
-                others = prompts.map(|text| text.len() / crate::prefix::TOKEN_BYTES).sum();
+                others = prompts.map(|text| text.len() / TOKEN_BYTES).sum();
             }
             Content::Ids(prompts) => {
                 let mut prompts = prompts.iter();
@@ -221,11 +221,17 @@ impl Exact {
             Some(chain) => chain,
             None => self.encode_rendered(root, Some(key), first, add_special_tokens, budget)?,
         };
-        let mut tokens = chain.tokens();
+        let (mut tokens, mut fallback) = (chain.tokens(), None);
         for text in others {
-            tokens += self.encode_rendered(root, None, text, add_special_tokens, budget)?.tokens();
+            match self.encode_rendered(root, None, text, add_special_tokens, budget) {
+                Ok(chain) => tokens += chain.tokens(),
+                Err(reason) => {
+                    tokens += text.len() / TOKEN_BYTES;
+                    fallback = Some(reason);
+                }
+            }
         }
-        Ok(Encoded { blocks: chain.finish(), tokens, basis: Basis::Tokens, fallback: None })
+        Ok(Encoded { blocks: chain.finish(), tokens, basis: Basis::Tokens, fallback })
     }
 
     fn encode_chat(&self, root: u64, chat: &Chat<'_>, budget: Budget) -> Result<Encoded, Fallback> {
@@ -261,13 +267,16 @@ impl Exact {
     fn chat_key(&self, root: u64, chat: &Chat<'_>) -> Option<Key> {
         let Messages::Raw(messages) = &chat.messages else { return None };
         let flags = [chat.add_generation_prompt, chat.continue_final_message, chat.add_special_tokens].map(u8::from);
-        let json =
-            |raw: &Option<Cow<'_, serde_json::value::RawValue>>| raw.as_ref().map_or("", |raw| raw.get()).to_owned();
         let kwargs = if chat.kwargs.is_empty() { String::new() } else { serde_json::to_string(&chat.kwargs).ok()? };
-        let (tools, documents) = (json(&chat.tools), json(&chat.documents));
-        let parts =
-            [&b"chat"[..], &root.to_le_bytes(), &flags, kwargs.as_bytes(), documents.as_bytes(), tools.as_bytes()];
-        Some(self.boundaries.key(&[&parts[..], &[messages.get().as_bytes()]].concat()))
+        Some(self.boundaries.key(&[
+            b"chat",
+            &root.to_le_bytes(),
+            &flags,
+            kwargs.as_bytes(),
+            chat.documents.as_ref().map_or("", |json| json.get()).as_bytes(),
+            chat.tools.as_ref().map_or("", |json| json.get()).as_bytes(),
+            messages.get().as_bytes(),
+        ]))
     }
 
     /// Encodes a whole text, and keeps it under `key`.
@@ -300,7 +309,7 @@ impl Exact {
         text: &str,
         add_special_tokens: bool,
         budget: Budget,
-    ) -> Result<(Chain, super::boundary::Path), Fallback> {
+    ) -> Result<(Chain, Pieces), Fallback> {
         let mut chain = Chain::new(root);
         if add_special_tokens {
             chain.push(self.tokenizer.prefix());

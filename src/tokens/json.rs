@@ -2,12 +2,15 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+/// Items of a list, or fields of an object, that are looked at: bounds the memory that a list of nothing takes.
+const MOST: usize = 1 << 18;
+
 /// An object's fields in their order; of a key that appears twice the last value counts, at the first one's place, as
-/// in Python. `None` for any other type.
+/// in Python. `None` for any other type, and for one of very many fields.
 pub(crate) fn fields(raw: &RawValue) -> Option<Vec<(Cow<'_, str>, &RawValue)>> {
     struct Fields;
     #[derive(serde::Deserialize)]
@@ -22,6 +25,9 @@ pub(crate) fn fields(raw: &RawValue) -> Option<Vec<(Cow<'_, str>, &RawValue)>> {
         fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
             let mut fields = Vec::with_capacity(4);
             while let Some((Key(key), value)) = map.next_entry::<Key<'de>, &'de RawValue>()? {
+                if fields.len() == MOST {
+                    return Err(serde::de::Error::custom("too many fields"));
+                }
                 fields.push((key, value));
             }
             Ok(fields)
@@ -48,9 +54,28 @@ pub(crate) fn field<'a>(fields: &[(Cow<'a, str>, &'a RawValue)], name: &str) -> 
     fields.iter().rev().find(|(key, _)| key == name).map(|(_, value)| *value).filter(|raw| raw.get() != "null")
 }
 
-/// A list's items; `None` for any other type.
+/// A list's items; `None` for any other type, and for one of very many items.
 pub(crate) fn items(raw: &RawValue) -> Option<Vec<&RawValue>> {
-    raw.get().starts_with('[').then(|| serde_json::from_str(raw.get()).ok()).flatten()
+    struct Items;
+    impl<'de> Visitor<'de> for Items {
+        type Value = Vec<&'de RawValue>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a JSON list")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+            let mut items = Vec::new();
+            while let Some(item) = list.next_element()? {
+                if items.len() == MOST {
+                    return Err(serde::de::Error::custom("too many items"));
+                }
+                items.push(item);
+            }
+            Ok(items)
+        }
+    }
+    serde_json::Deserializer::from_str(raw.get()).deserialize_seq(Items).ok()
 }
 
 /// A value as a tree; `null` if it is too deep for one.

@@ -19,6 +19,7 @@ mod template;
 mod tokenizer;
 
 pub use boundary::CacheStats;
+pub(crate) use budget::LONGEST;
 pub use cuts::CutPoints;
 pub use encoder::{Encoded, Encoder, Fallback, LoadError};
 pub use prompt::{Chat, Content, Messages, Prompt};

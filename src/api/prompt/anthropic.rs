@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::{kwargs, tools};
+use super::{kwargs, too_long, tools};
 use crate::api::body::{Part, Parts, string};
 use crate::tokens::json::{field, fields, items, value};
 use crate::tokens::{Chat, Content, Messages};
@@ -13,7 +13,11 @@ use crate::tokens::{Chat, Content, Messages};
 const ATTRIBUTION: &str = "x-anthropic-billing-header";
 
 pub(super) fn content<'a>(parts: &Parts<'a>) -> Content<'a> {
-    let Some(items) = parts.get(Part::Messages).and_then(items) else { return Content::None };
+    let Some(raw) = parts.get(Part::Messages) else { return Content::None };
+    if too_long(raw) {
+        return Content::Chat(Box::new(Chat { messages: Messages::Raw(raw), ..Chat::default() }));
+    }
+    let Some(items) = items(raw) else { return Content::None };
     let given: Option<Vec<_>> = items.into_iter().map(fields).collect();
     let Some(given) = given else { return Content::None };
     let role = |message: &Block<'a>| field(message, "role").and_then(string).unwrap_or_default();

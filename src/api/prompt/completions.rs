@@ -5,8 +5,8 @@ use serde_json::value::RawValue;
 
 use super::flag;
 use crate::api::body::{Part, Parts, string};
-use crate::tokens::Content;
 use crate::tokens::json::items;
+use crate::tokens::{Content, LONGEST};
 
 /// OpenAI's completions API: a text, token ids, or a list of either. `suffix` makes no prompt (vLLM refuses it).
 pub(super) fn content<'a>(parts: &Parts<'a>) -> Content<'a> {
@@ -37,5 +37,6 @@ fn read(raw: &RawValue, add_special_tokens: bool) -> Option<Content<'_>> {
 }
 
 fn ids(raw: &RawValue) -> Option<Vec<u32>> {
-    serde_json::from_str(raw.get()).ok()
+    // Of single digits, a list takes twice its text.
+    (raw.get().len() <= 2 * LONGEST).then(|| serde_json::from_str(raw.get()).ok()).flatten()
 }

@@ -9,11 +9,12 @@ mod completions;
 mod responses;
 mod tools;
 
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::body::{Part, Parts, read, string};
 use super::{Endpoint, Hints};
-use crate::tokens::{Content, Prompt};
+use crate::tokens::{Content, LONGEST, Prompt};
 
 /// Reads the prompt of a request for `endpoint`; [`Content::None`] where the body has none, or none that can be read.
 pub fn prompt<'a>(endpoint: &Endpoint, body: &'a [u8]) -> Prompt<'a> {
@@ -38,9 +39,18 @@ pub fn prompt_of<'a>(endpoint: &Endpoint, hints: &Hints<'a>) -> Prompt<'a> {
     Prompt { adapter: None, salt, truncated, content }
 }
 
+/// Bytes of `chat_template_kwargs` that are looked at. Templates take a few flags; as a tree, JSON may take fifty times
+/// its bytes.
+const MOST_KWARGS: usize = 256 << 10;
+
+/// A value that is too long to be built anew: it stays as it stands. Nobody will render it, either.
+fn too_long(raw: &RawValue) -> bool {
+    raw.get().len() > LONGEST
+}
+
 /// A boolean field, or what engines take for it when it is absent or odd.
 fn flag(parts: &Parts<'_>, part: Part, default: bool) -> bool {
-    match parts.get(part).map(serde_json::value::RawValue::get) {
+    match parts.get(part).map(RawValue::get) {
         Some("true") => true,
         Some("false") => false,
         _ => default,
@@ -49,8 +59,8 @@ fn flag(parts: &Parts<'_>, part: Part, default: bool) -> bool {
 
 /// The template's further variables: the request's own, and the effort of reasoning, which engines put among them.
 fn kwargs(parts: &Parts<'_>, effort: Option<Value>) -> Map<String, Value> {
-    let mut kwargs: Map<String, Value> =
-        parts.get(Part::ChatTemplateKwargs).and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default();
+    let given = parts.get(Part::ChatTemplateKwargs).filter(|raw| raw.get().len() <= MOST_KWARGS);
+    let mut kwargs: Map<String, Value> = given.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default();
     if let Some(effort) = effort.filter(Value::is_string) {
         kwargs.insert("reasoning_effort".into(), effort);
     }

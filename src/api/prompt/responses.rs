@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::{flag, kwargs, tools};
+use super::{flag, kwargs, too_long, tools};
 use crate::api::body::{Part, Parts, string};
 use crate::tokens::json::{field, fields, items, value};
 use crate::tokens::{Chat, Content, Messages};
@@ -16,6 +16,9 @@ pub(super) fn content<'a>(parts: &Parts<'a>) -> Content<'a> {
         return Content::None;
     }
     let Some(input) = parts.get(Part::Input) else { return Content::None };
+    if too_long(input) {
+        return Content::Chat(Box::new(Chat { messages: Messages::Raw(input), ..Chat::default() }));
+    }
     let mut messages = Vec::new();
     if let Some(text) = parts.get(Part::Instructions).and_then(string).filter(|text| !text.is_empty()) {
         messages.push(message("system", Value::from(text)));

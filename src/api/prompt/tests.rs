@@ -223,6 +223,23 @@ fn hostile_bodies_are_no_prompt_or_a_bounded_one() {
 }
 
 #[test]
+fn what_is_too_long_to_be_taken_apart_stays_as_it_stands() {
+    let many = |item: &str, times: usize| format!("[{}{item}]", format!("{item},").repeat(times));
+    for (path, field) in [("/v1/messages", "messages"), ("/v1/responses", "input")] {
+        let body = format!(r#"{{"{field}":{}}}"#, many("\"123456789\"", LONGEST / 12));
+        let Content::Chat(chat) = prompt(endpoint(path), body.as_bytes()).content else { panic!("{path}") };
+        assert!(matches!(chat.messages, Messages::Raw(raw) if raw.get().len() > LONGEST), "{path}");
+    }
+    for (item, times) in [("123456789", LONGEST / 5), ("\"\"", 1 << 18), ("[]", 1 << 18), ("[1]", 1 << 18)] {
+        let body = format!(r#"{{"prompt":{}}}"#, many(item, times));
+        assert!(matches!(prompt(endpoint("/v1/completions"), body.as_bytes()).content, Content::None), "{item}");
+    }
+    let kwargs = format!(r#"{{"messages":[],"chat_template_kwargs":{{"x":{}}}}}"#, many("[]", 100_000));
+    let Content::Chat(chat) = prompt(endpoint("/v1/chat/completions"), kwargs.as_bytes()).content else { panic!() };
+    assert!(chat.kwargs.is_empty());
+}
+
+#[test]
 fn every_recorded_request_for_text_has_a_prompt() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/fixtures/http");
     let Ok(engines) = std::fs::read_dir(&folder) else {

@@ -41,7 +41,8 @@ pub fn explain(config: &Config, request: &super::Request) -> Result<Explanation,
     let encoded = encoder.encode(&prompt);
     Ok(Explanation {
         pool: pool.name.to_string(),
-        model: model.map(|model| model.to_string()),
+        // As the engine will know it: an adapter's name goes on as it is.
+        model: adapter.as_ref().or(model.as_ref()).map(ToString::to_string),
         adapter: adapter.map(|adapter| adapter.to_string()),
         endpoint: endpoint.path.to_owned(),
         basis: Some(if encoded.basis == Basis::Tokens { "tokens" } else { "text" }.to_owned()),

@@ -68,7 +68,7 @@ impl Explanation {
         }
         line("endpoint", &self.endpoint);
         line("prompt", &self.prompt());
-        line("session", self.session.as_deref().unwrap_or("none is looked for"));
+        line("session", self.session.as_deref().unwrap_or("none"));
         line("decision", &self.decision());
         let _ = write!(out, "\n{}\n", self.candidates());
         if self.decision.is_some() {

@@ -55,7 +55,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn policies() -> impl Strategy<Value = Policy> {
-    let all: Vec<_> = LOAD_POLICIES.into_iter().chain([sticky(), sticky(), header_hash()]).collect();
+    let all: Vec<_> =
+        LOAD_POLICIES.into_iter().chain([sticky(), sticky(), header_hash(), by_prefix(), by_prefix()]).collect();
     prop::sample::select(all)
 }
 
@@ -277,7 +278,7 @@ fn two_pools_on_two_threads_never_exceed_max_in_flight() {
 /// What the threads above do by chance: the place is taken between the look and the reservation.
 #[test]
 fn a_place_lost_to_another_pool_means_another_choice() {
-    for policy in LOAD_POLICIES.into_iter().chain([sticky(), header_hash()]) {
+    for policy in LOAD_POLICIES.into_iter().chain([sticky(), header_hash(), by_prefix()]) {
         let mut members = fleet(&[1, 1, 1]);
         for member in &mut members {
             member.max_in_flight = Some(1);
@@ -287,7 +288,7 @@ fn a_place_lost_to_another_pool_means_another_choice() {
         let first = router.decide(&request, Tick(0)).unwrap().leg.replica;
         router.fill_table(&request, None, CALL);
         let taken: Vec<_> = members[..2].iter().map(|member| member.load.reserve(1, None)).collect();
-        let plan = router.settle(&request, None, CALL).expect("one is left");
+        let plan = router.settle(&request, None, Vec::new(), CALL).expect("one is left");
         assert_eq!(plan.leg.replica, members[2].id);
         let overflowed = plan.reason == Reason::HashOverflow;
         assert!(
@@ -296,13 +297,13 @@ fn a_place_lost_to_another_pool_means_another_choice() {
         drop((plan, taken));
         router.fill_table(&request, None, CALL);
         let _taken: Vec<_> = members.iter().map(|member| member.load.reserve(1, None)).collect();
-        assert_eq!(router.settle(&request, None, CALL).expect_err("none is left"), Refusal::AllFull);
+        assert_eq!(router.settle(&request, None, Vec::new(), CALL).expect_err("none is left"), Refusal::AllFull);
     }
 }
 
 #[test]
 fn refusals_tell_full_from_not_ready() {
-    for policy in LOAD_POLICIES.into_iter().chain([sticky(), header_hash()]) {
+    for policy in LOAD_POLICIES.into_iter().chain([sticky(), header_hash(), by_prefix()]) {
         let mut members = fleet(&[1, 1, 1]);
         members[0].max_in_flight = Some(1);
         members[1].status.set(State::Down);

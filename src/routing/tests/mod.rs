@@ -50,6 +50,10 @@ fn sticky() -> Policy {
     Policy::SessionSticky(Affinity::default())
 }
 
+fn by_prefix() -> Policy {
+    Policy::CacheAware(crate::config::CacheAware::default())
+}
+
 fn header_hash() -> Policy {
     Policy::HeaderHash { header: http::HeaderName::from_static("x-user"), affinity: Affinity::default() }
 }

@@ -205,7 +205,7 @@ fn requests_by_load_only_neither_read_nor_write_bindings() {
 
 #[test]
 fn a_pinned_replica_is_taken_while_it_can_be() {
-    for policy in LOAD_POLICIES.into_iter().chain([sticky(), header_hash()]) {
+    for policy in LOAD_POLICIES.into_iter().chain([sticky(), header_hash(), by_prefix()]) {
         let mut members = fleet(&[1; 4]);
         members[3].max_in_flight = Some(1);
         let mut router = router(policy, &members);

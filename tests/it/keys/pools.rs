@@ -84,18 +84,17 @@ pub async fn engine_kind() {
     assert!(!passes && said.contains("pools[0].engine") && said.contains("sglang"), "{said}");
 }
 
-/// So far the tokenizer is only checked; when the prefix-aware policies read it, their matches belong here.
 pub async fn tokenizer() {
     let engines = [engine("e0").await];
     let folder = tempfile::tempdir().unwrap();
-    let key = format!("tokenizer: {}", folder.path().display());
-    let (passes, said) = judged(&engines, &key);
+    let (passes, said) = judged(&engines, &format!("tokenizer: {}", folder.path().display()));
     assert!(!passes && said.contains("pools[0].tokenizer") && said.contains("tokenizer.json"), "{said}");
-    // The smallest that a library would load: three words.
-    let words = r#"{"version":"1.0","added_tokens":[],"model":{"type":"WordLevel","vocab":{"[UNK]":0,"the":1,"prompt":2},"unk_token":"[UNK]"}}"#;
-    std::fs::write(folder.path().join("tokenizer.json"), words).unwrap();
-    assert!(judged(&engines, &key).0);
-    let (with, without) = pair(&one_pool(&engines, &key), &one_pool(&engines, "")).await;
-    assert_eq!(in_force(&with, "/pools/0/tokenizer").await, folder.path().to_str().unwrap());
-    assert_eq!(in_force(&without, "/pools/0/tokenizer").await, "none");
+    let key = concat!("tokenizer: ", env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tokenizer");
+    assert!(judged(&engines, key).0);
+    for (key, basis) in [(key, " basis=tokens "), ("tokenizer: none", " basis=text ")] {
+        let pool = Pool::model("m").with("policy: cache_aware").with(key);
+        let mut proxy = Proxy::start(&Config::new(pool.at(engines[0].address()))).await;
+        who(&proxy, &chat(false, 1)).await;
+        proxy.process.line("access-log line", |line| line.contains(basis).then_some(()));
+    }
 }

@@ -1,5 +1,6 @@
 //! `cache_aware`: a closed loop of clients on the pure core, and what each rule promises.
 mod balance;
+mod books;
 mod rules;
 
 use std::cmp::Reverse;
