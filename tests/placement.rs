@@ -25,22 +25,14 @@ fn a_header_keeps_sessions_together_and_turns_scatter_them() {
     assert!(hit < 0.4 && scattered.busiest_to_mean < 1.01 && !scattered.met, "{scattered:?}");
 }
 
+/// Scenario A with three seeds: where new sessions go is the draw that evenness hangs on.
 #[test]
 fn cache_aware_hits_and_stays_even_without_a_header() {
-    for scenario in [Scenario::A, Scenario::B, Scenario::C] {
-        for row in run(scenario, &Setup::default()) {
-            // Evenness at 32 concurrent is missed for some seeds: see the next test.
-            assert!(row.met || row.scenario.contains(" 32 concurrent"), "{row:#?}");
-        }
-    }
-}
-
-#[test]
-#[ignore = "busiest/mean is 1.17 for seeds 0, 1 and 4: see benches/README.md"]
-fn cache_aware_stays_even_at_32_concurrent() {
-    for seed in 0..5 {
-        for row in run(Scenario::A, &Setup { seed, ..Setup::default() }) {
-            assert!(row.met, "seed {seed}: {row:#?}");
+    let seeded = [0, 1, 4].map(|seed| (Scenario::A, Setup { seed, ..Setup::default() }));
+    let others = [Scenario::B, Scenario::C].map(|scenario| (scenario, Setup::default()));
+    for (scenario, setup) in seeded.into_iter().chain(others) {
+        for row in run(scenario, &setup) {
+            assert!(row.met, "seed {}: {row:#?}", setup.seed);
         }
     }
 }

@@ -24,6 +24,8 @@ pub(super) struct Row {
     pub open: u32,
     /// Recent placements.
     pub placed: u32,
+    /// The same, and what the sessions begun there lately will bring.
+    pub coming: f64,
     /// Seconds of prefill that wait there; only where they are what counts as load.
     pub queued: f64,
     /// Leading blocks of the prompt that it holds.
@@ -70,6 +72,7 @@ pub(super) struct Candidates {
     share: Vec<u64>,
     open: Vec<u32>,
     placed: Vec<u32>,
+    coming: Vec<f64>,
     queued: Vec<f64>,
     depth: Vec<u32>,
     load: Vec<f64>,
@@ -91,6 +94,7 @@ impl Default for Candidates {
             share: Vec::new(),
             open: Vec::new(),
             placed: Vec::new(),
+            coming: Vec::new(),
             queued: Vec::new(),
             depth: Vec::new(),
             load: Vec::new(),
@@ -113,6 +117,7 @@ impl Candidates {
         self.share.clear();
         self.open.clear();
         self.placed.clear();
+        self.coming.clear();
         self.queued.clear();
         self.depth.clear();
         self.load.clear();
@@ -128,6 +133,7 @@ impl Candidates {
         self.share.push(row.share);
         self.open.push(row.open);
         self.placed.push(row.placed);
+        self.coming.push(row.coming);
         self.queued.push(row.queued);
         self.depth.push(row.depth);
         self.load.push(self.amount(self.len() - 1) * FULL_SHARE as f64 / row.share as f64);
@@ -152,6 +158,7 @@ impl Candidates {
         self.share.swap_remove(row);
         self.open.swap_remove(row);
         self.placed.swap_remove(row);
+        self.coming.swap_remove(row);
         self.queued.swap_remove(row);
         self.depth.swap_remove(row);
         self.load.swap_remove(row);
@@ -225,13 +232,17 @@ impl Candidates {
     /// Less: `a` is the better place. Load, then recent placements ÷ share, then whose turn it is. Never `Equal` for two
     /// different rows.
     pub fn compare(&self, a: usize, b: usize) -> Ordering {
-        self.load[a].total_cmp(&self.load[b]).then_with(|| self.compare_recent(a, b))
+        let recent = |row: usize| f64::from(self.placed[row]) / self.share[row] as f64;
+        self.load[a]
+            .total_cmp(&self.load[b])
+            .then_with(|| recent(a).total_cmp(&recent(b)))
+            .then_with(|| self.turn(a).cmp(&self.turn(b)))
     }
 
-    /// As [`Self::compare`], whatever the load.
-    pub fn compare_recent(&self, a: usize, b: usize) -> Ordering {
-        let recent = |row: usize| f64::from(self.placed[row]) / self.share[row] as f64;
-        recent(a).total_cmp(&recent(b)).then_with(|| self.turn(a).cmp(&self.turn(b)))
+    /// Less: less was placed on `a` lately and will follow, for its share; then whose turn it is.
+    pub fn compare_coming(&self, a: usize, b: usize) -> Ordering {
+        let coming = |row: usize| self.coming[row] / self.share[row] as f64;
+        coming(a).total_cmp(&coming(b)).then_with(|| self.turn(a).cmp(&self.turn(b)))
     }
 
     /// How long until a row's turn: those at or after the cursor come first, in order, then those before it.
@@ -253,6 +264,7 @@ mod tests {
             share: FULL_SHARE * u64::from(at + 1),
             open: 60 * at,
             placed: at,
+            coming: f64::from(at) * 3.0,
             queued: f64::from(at) / 2.0,
             depth: 7 * at,
         };

@@ -214,7 +214,7 @@ impl Router {
                 if let Some(&member) = self.index.get(replica)
                     && self.entries[member as usize].member.incarnation == *incarnation
                 {
-                    self.placements.record(member as usize);
+                    self.placements.record(member as usize, false);
                 }
             }
             Effect::Bound { session, replica, incarnation, prompt } => {
@@ -375,6 +375,7 @@ impl Router {
                 share: u64::from(weight) * ramp,
                 open,
                 placed: self.placements.count(at),
+                coming: self.placements.coming(at),
                 queued,
                 depth,
             });
@@ -406,7 +407,7 @@ impl Router {
         let matched = tokens(self.prefixes.depth(member, self.look));
         let mut expectation = None;
         if call.acts {
-            self.placements.record(member);
+            self.placements.record(member, reason == Reason::NoMatch);
             let load = self.shadow_load.is_none().then_some(&self.entries[member].member.load);
             expectation = self.prefixes.place(member, self.look, request, load, call.now);
         }

@@ -89,14 +89,14 @@ pub(super) fn choose(settings: &CacheAware, table: &Candidates, aids: &mut Aids<
 }
 
 /// What load alone says. Requests that follow a prefix ask for no balance, so those that follow none must make up for
-/// it: two drawn at random would do that only roughly. Whoever got the least lately is taken in the place of the drawn
-/// one, if it is busier by no more than half of it, nor by more than half the gap that a prefix is left for.
+/// it: two drawn at random would do that only roughly. Whoever got the least lately, counting what the sessions begun
+/// there will bring, is taken in the place of the drawn one, if it is busier by no more than half of it, nor by more than half the gap that a prefix is left for.
 fn fallback(settings: &CacheAware, table: &Candidates, aids: &mut Aids<'_>) -> Option<Choice> {
     let choice = by_load(settings.fallback, table, aids)?;
     if settings.fallback != LoadPolicy::PowerOfTwo {
         return Some(choice);
     }
-    let rarest = (0..table.len()).min_by(|&a, &b| table.compare_recent(a, b))?;
+    let rarest = (0..table.len()).min_by(|&a, &b| table.compare_coming(a, b))?;
     let (ratio, gap) = above(settings, table, rarest, choice.row);
     Some(if ratio <= 1.5 && gap <= 0.5 { Choice { row: rarest, ..choice } } else { choice })
 }
