@@ -22,7 +22,8 @@ pub struct Explained {
     pub adapter: Option<String>,
     /// The path it would be sent to.
     pub endpoint: &'static str,
-    /// What the blocks of its prompt are made of, `tokens` or `text`; nothing where the pool has no use for prompts.
+    /// What the blocks of its prompt are made of, `tokens` or `text`, or `none` where there are none; nothing where the
+    /// pool has no use for prompts.
     pub basis: Option<&'static str>,
     /// Why that is less than the pool could have.
     pub fallback: Option<&'static str>,
@@ -124,7 +125,7 @@ impl Proxy {
             model,
             adapter,
             endpoint: endpoint.path,
-            basis: known.as_ref().map(|known| if known.basis == "tokens" { "tokens" } else { "text" }),
+            basis: known.as_ref().map(|known| known.basis),
             fallback: known.as_ref().and_then(|known| known.fallback),
             tokens: prompt.as_ref().map_or(0, |prompt| prompt.tokens),
             blocks: prompt.as_ref().map_or(0, |prompt| prompt.blocks.len()),

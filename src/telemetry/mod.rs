@@ -2,11 +2,13 @@
 //!
 //! Label values come from configuration or fixed lists, never from a client. No prompt text is ever written.
 mod access_log;
+mod families;
 mod log;
 mod metrics;
 mod reference;
 
 pub use access_log::{AccessLog, Record};
+pub use families::{FAMILIES, Family, Kind};
 pub use log::{init as init_log, set_filter as set_log_filter};
-pub use metrics::{FAMILIES, Family, Kind, Metrics, ReplicaMetrics};
+pub use metrics::{Metrics, ReplicaMetrics};
 pub use reference::reference;

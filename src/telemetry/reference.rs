@@ -1,7 +1,7 @@
 //! `docs/metrics.md`, written from the table of metric families.
 use std::fmt::Write;
 
-use super::metrics::FAMILIES;
+use super::families::FAMILIES;
 
 /// `docs/metrics.md`: the table as Markdown.
 pub fn reference() -> String {

@@ -70,6 +70,13 @@ def check_commands(path, text):
         expect(os.path.exists(file), f"{path}: `{file}` does not exist")
 
 
+def check_tests(path, text):
+    """Tests that a guarantee names are there."""
+    for name in re.findall(r"`([a-z_/]+\.rs)`", text):
+        if not name.startswith(("src/", "tests/", "benches/")):
+            expect(os.path.exists(f"tests/it/{name}"), f"{path}: there is no test tests/it/{name}")
+
+
 def check_dockerfile():
     with open("Dockerfile") as file:
         text = file.read()
@@ -104,6 +111,8 @@ for document in documents:
         content = file.read()
     check_links(document, content)
     check_commands(document, content)
+    if document == "README.md":
+        check_tests(document, content)
 check_dockerfile()
 check_examples()
 for failure in failures:

@@ -13,8 +13,8 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 
-use super::MODEL;
 use super::workload::{ACTIVE, Session, Shape, Turn, system_prompt};
+use super::{CHAT_HEADER, MODEL};
 use crate::config::ReplicaUrl;
 use crate::fleet::{ConnectError, Connections, SendFailure};
 
@@ -193,7 +193,7 @@ impl Client {
             .uri("/v1/chat/completions")
             .header(header::HOST, &self.host)
             .header(header::CONTENT_TYPE, "application/json")
-            .header("x-session-id", &self.session)
+            .header(CHAT_HEADER, &self.session)
             .body(Full::new(Bytes::from(serde_json::to_vec(&body)?)))?;
         let mut connection = match self.connections.take_idle().await {
             Some(connection) => connection,

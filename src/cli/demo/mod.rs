@@ -29,18 +29,39 @@ use load::Tally;
 use report::{Report, Row, Settings};
 use workload::Shape;
 
-/// What is compared: a policy's name, and how a configuration says it (YAML). A policy joins by a line here.
-const POLICIES: &[(&str, &str)] = &[
-    ("round_robin", "round_robin"),
-    ("random", "random"),
-    ("least_load", "least_load"),
-    ("power_of_two", "power_of_two"),
-    ("session_sticky", "session_sticky"),
-    ("header_hash", "{ type: header_hash, header: x-session-id }"),
+/// What is compared.
+#[derive(Debug, Clone, Copy)]
+struct Policy {
+    name: &'static str,
+    /// How a configuration says it (YAML).
+    yaml: &'static str,
+    /// Its pool's further keys (YAML), a line each.
+    pool: &'static [&'static str],
+}
+
+impl Policy {
+    const fn plain(name: &'static str) -> Self {
+        Self { name, yaml: name, pool: &[] }
+    }
+}
+
+/// Every request names its chat here. The name is no usual one, so that only those learn of it who are told below.
+const CHAT_HEADER: &str = "x-chat";
+
+/// Every policy of the configuration, in its order. One joins by a line here.
+const POLICIES: &[Policy] = &[
+    Policy::plain("round_robin"),
+    Policy::plain("random"),
+    Policy::plain("least_load"),
+    Policy::plain("power_of_two"),
+    Policy { pool: &["session: { keys: header:x-chat }"], ..Policy::plain("session_sticky") },
+    Policy { yaml: "{ type: header_hash, header: x-chat }", ..Policy::plain("header_hash") },
+    // Told of no chat: it knows the prompts, and that is the point of its row.
+    Policy::plain("cache_aware"),
 ];
 
 /// The floor is measured under this one; with a single replica it makes no difference.
-const FLOOR_POLICY: &str = "round_robin";
+const FLOOR_POLICY: Policy = Policy::plain("round_robin");
 
 /// What replicas and conversations are asked for by.
 const MODEL: &str = "demo-model";
@@ -57,7 +78,8 @@ const AT_ONCE: f64 = 1e9;
 ///
 /// Needs no file, no GPU and no network beyond 127.0.0.1. For each policy it starts virtual replicas with cold caches
 /// and a proxy before them, and sends the same multi-turn chats through it over HTTP, as streams: a system prompt that
-/// all share, a document in the first question, and a history that grows with each answer.
+/// all share, a document in the first question, and a history that grows with each answer. A header names the chat;
+/// `session_sticky` and `header_hash` are told of it, the others are not.
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub struct Args {
@@ -110,7 +132,7 @@ Examples:
   warmroute demo --format json > demo.json";
 
 fn policy_names() -> PossibleValuesParser {
-    PossibleValuesParser::new(POLICIES.iter().map(|(name, _)| *name))
+    PossibleValuesParser::new(POLICIES.iter().map(|policy| policy.name))
 }
 
 /// Runs it.
@@ -155,7 +177,7 @@ async fn compare(args: &Args) -> io::Result<Report> {
         cache_tokens: shape.share_of_cache(args.replicas),
         prefill_tokens_per_second: PREFILL_TPS,
     };
-    let chosen: Vec<_> = POLICIES.iter().filter(|(name, _)| wanted(&args.policies, name)).collect();
+    let chosen: Vec<_> = POLICIES.iter().filter(|policy| wanted(&args.policies, policy.name)).collect();
     let progress = Progress::new(chosen.len() + 1, shape.requests());
 
     let boundless = engine::Options {
@@ -175,9 +197,15 @@ async fn compare(args: &Args) -> io::Result<Report> {
     let floor = Round { name: "ideal floor", policy: FLOOR_POLICY, replicas: 1, engine: boundless, pauses: false };
     let floor = floor.run(shape, &progress).await?;
     let mut policies = Vec::with_capacity(chosen.len());
-    for (name, policy) in chosen {
-        let round = Round { name, policy, replicas: args.replicas, engine: replica.clone(), pauses: true };
-        progress.begin(name);
+    for policy in chosen {
+        let round = Round {
+            name: policy.name,
+            policy: *policy,
+            replicas: args.replicas,
+            engine: replica.clone(),
+            pauses: true,
+        };
+        progress.begin(policy.name);
         policies.push(round.run(shape, &progress).await?);
     }
     progress.bar.finish_and_clear();
@@ -189,16 +217,16 @@ fn wanted(policies: &[String], name: &str) -> bool {
 }
 
 /// One policy's turn: replicas, a proxy before them, and the load.
-struct Round<'a> {
+struct Round {
     name: &'static str,
-    policy: &'a str,
+    policy: Policy,
     replicas: u32,
     engine: engine::Options,
     /// Whether people think between two questions.
     pauses: bool,
 }
 
-impl Round<'_> {
+impl Round {
     async fn run(self, shape: Shape, progress: &Progress) -> io::Result<Row> {
         let mut replicas = Vec::new();
         for _ in 0..self.replicas {
@@ -206,7 +234,7 @@ impl Round<'_> {
                 MockOptions { models: vec![MODEL.to_owned()], engine: self.engine.clone(), ..MockOptions::default() };
             replicas.push(mock::start(options).await?);
         }
-        let (running, address) = start_proxy(self.policy, &replicas)?;
+        let (running, address) = start_proxy(self.policy, self.engine.cache_tokens, &replicas)?;
         let started = Instant::now();
         let tally = load::drive(address, shape, self.pauses, &progress.bar).await;
         let took = started.elapsed();
@@ -217,16 +245,21 @@ impl Round<'_> {
     }
 }
 
-/// The proxy as `warmroute serve` would run it with this file, on a free port and without an admin listener.
-fn start_proxy(policy: &str, replicas: &[MockHandle]) -> io::Result<(proxy::Running, SocketAddr)> {
-    // Ids of their own: derived ones would hold ports, and place sessions differently at each run.
-    let mut list = String::new();
-    for (index, replica) in replicas.iter().enumerate() {
-        let _ = writeln!(list, "      - {{ id: replica-{}, url: {} }}", index + 1, replica.url());
-    }
-    let yaml = format!(
-        "listen: 127.0.0.1:0\nadmin: off\npools:\n  - model: {MODEL}\n    policy: {policy}\n    replicas:\n{list}"
+/// The proxy as `warmroute serve` would run it with this file, on a free port and without an admin listener. It is told
+/// the size of the replicas' caches, as every operator can.
+fn start_proxy(policy: Policy, cache_tokens: u64, replicas: &[MockHandle]) -> io::Result<(proxy::Running, SocketAddr)> {
+    let Policy { yaml: policy, pool, .. } = policy;
+    let mut yaml = format!(
+        "listen: 127.0.0.1:0\nadmin: off\npools:\n  - model: {MODEL}\n    policy: {policy}\n    cache_tokens: {cache_tokens}\n"
     );
+    for key in pool {
+        let _ = writeln!(yaml, "    {key}");
+    }
+    yaml.push_str("    replicas:\n");
+    // Ids of their own: derived ones would hold ports, and place sessions differently at each run.
+    for (index, replica) in replicas.iter().enumerate() {
+        let _ = writeln!(yaml, "      - {{ id: replica-{}, url: {} }}", index + 1, replica.url());
+    }
     let config = config::parse(&yaml, "the demo's configuration", Path::new(""), &|_| None)
         .map_err(|errors| io::Error::other(errors.to_string()))?;
     let encoders = Encoders::load(&config).map_err(|errors| io::Error::other(errors.to_string()))?;

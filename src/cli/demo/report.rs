@@ -184,8 +184,18 @@ impl Report {
                 let _ = writeln!(text, "{} computed {} % of all prompt tokens; {floor}", best.policy, percent(best));
             }
         }
+        let row = |name: &str| self.policies.iter().find(|row| row.policy == name);
+        if let (Some(told), Some(prompts)) = (row("session_sticky"), row("cache_aware")) {
+            let _ = writeln!(
+                text,
+                "A header named each chat, and session_sticky read it: {} %. cache_aware was not told of it and went by the \
+                 prompts alone: {} %.",
+                percent(told),
+                percent(prompts)
+            );
+        }
         // Flags can say a policy that needs no settings; of those, the one that kept most.
-        let plain = |row: &&Row| POLICIES.iter().any(|(name, yaml)| name == yaml && *name == row.policy);
+        let plain = |row: &&Row| POLICIES.iter().any(|policy| policy.name == policy.yaml && policy.name == row.policy);
         if let Some(best) = self.policies.iter().filter(plain).min_by(by_recompute) {
             let _ = writeln!(
                 text,

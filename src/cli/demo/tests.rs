@@ -20,13 +20,15 @@ fn args(words: &[&str]) -> Args {
 const SMALL: Shape = Shape { sessions: 6, turns: 3, seed: 1 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_policy_answers_and_sticky_ones_compute_less_than_round_robin() {
+async fn every_policy_answers_and_those_that_know_a_chat_compute_less_than_round_robin() {
     let report = compare(&args(&["--sessions", "6", "--turns", "3"])).await.unwrap();
     assert_eq!(report.errors(), 0, "{:?}", report.first_errors().collect::<Vec<_>>());
     assert_eq!(report.policies.len(), POLICIES.len());
     let recompute = |name: &str| report.policies.iter().find(|row| row.policy == name).unwrap().recompute_ratio;
     assert!(recompute("session_sticky") < recompute("round_robin"), "{}", report.table());
     assert!(recompute("header_hash") < recompute("round_robin"), "{}", report.table());
+    // Told of no chat, it finds what those find that are: a turn's whole history.
+    assert!(recompute("cache_aware") <= recompute("session_sticky") + 0.05, "{}", report.table());
     for row in &report.policies {
         assert_eq!(row.requests, SMALL.requests());
         assert!(row.skew >= 1.0 && row.skew <= 4.0, "{row:?}");
@@ -40,7 +42,7 @@ async fn every_policy_answers_and_sticky_ones_compute_less_than_round_robin() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failed_request_is_told_and_ends_in_exit_code_1() {
     let engine = engine::Options { cache_tokens: 1_000, ..engine::Options::default() };
-    let round = Round { name: "too small", policy: "random", replicas: 2, engine, pauses: false };
+    let round = Round { name: "too small", policy: Policy::plain("random"), replicas: 2, engine, pauses: false };
     let row = round.run(SMALL, &Progress::new(1, SMALL.requests())).await.unwrap();
     assert_eq!((row.requests, row.errors, row.recompute_ratio), (6, 6, 0.0));
     let mut report = compare(&args(&["--sessions", "1", "--turns", "1", "--policy", "random"])).await.unwrap();
@@ -61,7 +63,7 @@ async fn usage_adds_up_to_the_engines_own_counters() {
         let options = MockOptions { models: vec![MODEL.to_owned()], ..MockOptions::default() };
         replicas.push(mock::start(options).await.unwrap());
     }
-    let (_running, address) = start_proxy("round_robin", &replicas).unwrap();
+    let (_running, address) = start_proxy(Policy::plain("round_robin"), 1_000, &replicas).unwrap();
     let tally = drive(address, SMALL, false, &ProgressBar::hidden()).await;
     assert_eq!((tally.errors, tally.first_error), (0, None));
     let stats: Vec<_> = replicas.iter().map(MockHandle::engine_stats).collect();
@@ -188,6 +190,6 @@ fn every_policy_of_the_configuration_is_compared() {
         .as_array()
         .and_then(|forms| forms.iter().find_map(|form| form["enum"].as_array()))
         .unwrap();
-    let compared: Vec<_> = POLICIES.iter().map(|(name, _)| *name).collect();
+    let compared: Vec<_> = POLICIES.iter().map(|policy| policy.name).collect();
     assert_eq!(names.iter().map(|name| name.as_str().unwrap()).collect::<Vec<_>>(), compared);
 }

@@ -95,7 +95,7 @@ pub struct Turn {
 /// One conversation: an iterator over its questions.
 #[derive(Debug)]
 pub struct Session {
-    /// Sent as `x-session-id`.
+    /// Names it, in a header.
     pub id: String,
     rng: Rng,
     /// Within which all begin.

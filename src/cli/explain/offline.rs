@@ -39,13 +39,19 @@ pub fn explain(config: &Config, request: &super::Request) -> Result<Explanation,
         prompt.adapter = Some(adapter.to_string().into());
     }
     let encoded = encoder.encode(&prompt);
+    let basis = match encoded.basis {
+        // As the router has it: a prompt of no tokens is one that could not be read.
+        _ if encoded.tokens == 0 => "none",
+        Basis::Tokens => "tokens",
+        Basis::Text => "text",
+    };
     Ok(Explanation {
         pool: pool.name.to_string(),
         // As the engine will know it: an adapter's name goes on as it is.
         model: adapter.as_ref().or(model.as_ref()).map(ToString::to_string),
         adapter: adapter.map(|adapter| adapter.to_string()),
         endpoint: endpoint.path.to_owned(),
-        basis: Some(if encoded.basis == Basis::Tokens { "tokens" } else { "text" }.to_owned()),
+        basis: Some(basis.to_owned()),
         fallback: encoded.fallback.map(|fallback| fallback.as_str().to_owned()),
         tokens: encoded.tokens as u64,
         blocks: encoded.blocks.len() as u64,

@@ -142,6 +142,10 @@ async fn what_explain_cannot_read_is_said_in_json() {
         assert_eq!(answer.status(), status, "{target}: {}", answer.text());
         assert_eq!(answer.json()["error"]["message"].is_string(), status != 200, "{target}: {}", answer.text());
     }
+    // No prompt is no text either.
+    let request = Request::post("/explain", &json!({"model": "m"}));
+    let said = exchange(proxy.admin(), &request.header("authorization", "Bearer right-token")).await.json();
+    assert_eq!((&said["basis"], &said["tokens"], &said["blocks"]), (&json!("none"), &json!(0), &json!(0)), "{said}");
     assert_eq!(exchange(proxy.admin(), &Request::post("/explain", &json!({"model": "m"}))).await.status(), 401);
     assert_eq!(exchange(proxy.admin(), &Request::get("/index?pool=m")).await.status(), 401);
 }
