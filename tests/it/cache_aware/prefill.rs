@@ -72,8 +72,8 @@ async fn only_answers_in_pieces_teach_how_long_a_prefill_takes() {
     let mut booked = Vec::new();
     for streams in [false, true] {
         // Many times slower than the guess that stands before anything is learned.
-        let mock = Mock::start(&["--model", "m", "--prefill-tps", "3000", "--decode-tps", "1000"]);
-        let proxy = Proxy::start(&open(following(&[mock]))).await;
+        let mocks = [Mock::start(&["--model", "m", "--prefill-tps", "3000", "--decode-tps", "1000"])];
+        let proxy = Proxy::start(&open(following(&mocks))).await;
         for at in 0..18 {
             let content = format!("{at} of many ").repeat(40);
             let mut body = json!({"model": "m", "messages": [{"role": "user", "content": content}], "max_tokens": 2});
