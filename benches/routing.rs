@@ -113,5 +113,56 @@ fn by_prefix(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, decide, by_prefix);
+/// The longest hold of a pool's lock that one request causes: 128k tokens on 512 replicas, with as many heads as are
+/// remembered; known whole, known in half, and not at all.
+fn longest(criterion: &mut Criterion) {
+    let policy = Policy::CacheAware(CacheAware::default());
+    let session = Session::default();
+    let mut group = criterion.benchmark_group("longest");
+    let settings =
+        Settings { policy: &policy, session: &session, index_bytes: Some(1 << 30), prefill: &Prefill::Learned };
+    let mut rng = fastrand::Rng::with_seed(1);
+    let whole: Vec<u64> = (0..8_192).map(|_| rng.u64(..)).collect();
+    let prompt = |kept: usize, rng: &mut fastrand::Rng| {
+        let blocks: Vec<_> = whole[..kept].iter().copied().chain((kept..8_192).map(|_| rng.u64(..))).collect();
+        Arc::new(Prompt { tokens: 16 * blocks.len() as u32 + 5, blocks })
+    };
+    let serve = |router: &mut Router, prompt: &Arc<Prompt>| {
+        let request = Request { sequences: 1, prompt: Some(prompt), streams: true, ..Request::default() };
+        let mut plan = router.decide(&request, Tick(0)).ok()?;
+        let mut expectation = plan.expectation.take()?;
+        router.confirm(&mut expectation, Tick(1));
+        router.finish(expectation, Tick(2));
+        Some(plan)
+    };
+    for (name, kept) in [("known", 8_192), ("half", 4_096), ("new", 0)] {
+        let mut router = Router::new(&settings, fleet(512, |_| 1), 1);
+        for at in 0..2_100 {
+            serve(&mut router, &prompt(8_192 - at * 3, &mut rng));
+        }
+        let mut next = || prompt(kept, &mut rng);
+        let mut open = None;
+        let decide = |router: &mut Router, prompt: &Arc<Prompt>| {
+            let request = Request { sequences: 1, prompt: Some(prompt), streams: true, ..Request::default() };
+            router.decide(&request, Tick(0)).ok()
+        };
+        group.bench_function(BenchmarkId::new("decide", name), |bencher| {
+            bencher.iter_batched(
+                &mut next,
+                |prompt| open.replace(black_box(decide(&mut router, &prompt))).is_some(),
+                criterion::BatchSize::PerIteration,
+            );
+        });
+        group.bench_function(BenchmarkId::new("whole", name), |bencher| {
+            bencher.iter_batched(
+                &mut next,
+                |prompt| black_box(serve(&mut router, &prompt)),
+                criterion::BatchSize::SmallInput,
+            );
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, decide, by_prefix, longest);
 criterion_main!(benches);

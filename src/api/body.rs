@@ -26,6 +26,8 @@ pub struct Hints<'a> {
     pub model: Option<ModelName<'a>>,
     /// `n` (or `best_of`, if larger) × number of prompts, at least 1.
     pub sequences: u32,
+    /// `stream` is true: the answer is asked for in pieces.
+    pub streams: bool,
     /// OpenAI's `prompt_cache_key`.
     pub prompt_cache_key: Option<Cow<'a, str>>,
     /// Responses API: the response this one continues.
@@ -43,6 +45,7 @@ impl Hints<'_> {
         Hints {
             model: self.model.map(|model| ModelName { name: Cow::Owned(model.name.into_owned()), range: model.range }),
             sequences: self.sequences,
+            streams: self.streams,
             prompt_cache_key: owned(self.prompt_cache_key),
             previous_response_id: owned(self.previous_response_id),
             user_id: owned(self.user_id),
@@ -101,6 +104,7 @@ const PARTS: usize = Part::PreviousResponseId as usize + 1;
 #[derive(Default)]
 struct Fields<'a> {
     model: Option<&'a RawValue>,
+    stream: Option<&'a RawValue>,
     n: Option<&'a RawValue>,
     best_of: Option<&'a RawValue>,
     prompt_cache_key: Option<&'a RawValue>,
@@ -110,6 +114,7 @@ struct Fields<'a> {
 
 enum Field {
     Model,
+    Stream,
     N,
     BestOf,
     CacheKey,
@@ -136,6 +141,7 @@ impl Visitor<'_> for FieldVisitor {
     fn visit_str<E>(self, key: &str) -> Result<Field, E> {
         Ok(match key {
             "model" => Field::Model,
+            "stream" => Field::Stream,
             "n" => Field::N,
             "best_of" => Field::BestOf,
             "prompt_cache_key" => Field::CacheKey,
@@ -188,6 +194,7 @@ impl<'de> Visitor<'de> for FieldsVisitor {
         while let Some(key) = map.next_key()? {
             let slot = match key {
                 Field::Model => &mut fields.model,
+                Field::Stream => &mut fields.stream,
                 Field::N => &mut fields.n,
                 Field::BestOf => &mut fields.best_of,
                 Field::CacheKey => &mut fields.prompt_cache_key,
@@ -222,6 +229,7 @@ pub fn read(body: &[u8]) -> Result<Hints<'_>, serde_json::Error> {
     Ok(Hints {
         model: fields.model.and_then(|raw| Some(ModelName { name: string(raw)?, range: range_of(body, raw) })),
         sequences: sequences.saturating_mul(fields.parts.get(Part::Prompt).map_or(1, prompts)),
+        streams: fields.stream.is_some_and(|raw| raw.get() == "true"),
         prompt_cache_key: fields.prompt_cache_key.and_then(string),
         previous_response_id: fields.parts.get(Part::PreviousResponseId).and_then(string),
         user_id: fields.metadata.and_then(user_id),
@@ -309,6 +317,22 @@ mod tests {
         let hints = read(br#"{"model":7,"n":"x","metadata":[],"prompt":[1,2],"prompt_cache_key":null}"#).unwrap();
         assert_eq!(hints, Hints { sequences: 1, parts: hints.parts, ..Hints::default() });
         assert_eq!(read(br#"{"model":"a","model":"b"}"#).unwrap().model.unwrap().name, "b");
+    }
+
+    #[test]
+    fn it_streams_when_the_last_word_of_the_body_is_true() {
+        for (body, streams) in [
+            (r#"{"stream": true}"#, true),
+            (r#"{"stream":false,"messages":[{"stream":false}],"\u0073tream":true}"#, true),
+            (r#"{"stream":true,"stream":null}"#, false),
+            (r#"{"stream":"true"}"#, false),
+            (r#"{"stream":[true]}"#, false),
+            (r#"{"x":{"stream":true}}"#, false),
+        ] {
+            let hints = read(body.as_bytes()).unwrap();
+            assert_eq!((hints.streams, hints.detached().streams), (streams, streams), "{body}");
+        }
+        assert!(read(b"{\"stream\":true,\"messages\":\"\xff\"}").unwrap().streams, "a prompt that is not UTF-8");
     }
 
     #[test]

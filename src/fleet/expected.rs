@@ -32,6 +32,13 @@ impl Expected {
         }
     }
 
+    /// The answer comes whole, whatever was asked for.
+    pub fn comes_whole(&mut self) {
+        if let Some(expectation) = &mut self.expectation {
+            expectation.comes_whole();
+        }
+    }
+
     /// The attempt failed before the replica computed anything.
     pub fn withdraw(mut self) {
         if let Some(expectation) = self.expectation.take() {

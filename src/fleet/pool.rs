@@ -21,6 +21,9 @@ use crate::routing::{self, Effect, Member, Plan, Refusal, Request, Router, Tick}
 use crate::telemetry::Metrics;
 use crate::tokens::Encoder;
 
+/// Holdings that [`Pool::sweep`] frees at a time.
+const SWEEP: usize = 64;
+
 /// One pool.
 #[derive(Debug)]
 pub struct Pool {
@@ -326,6 +329,14 @@ impl Pool {
     /// Its prefix index as it is, at most `limit` runs of it; `None` where none is kept.
     pub fn index_dump(&self, limit: usize) -> Option<prefix::Dump> {
         self.core.lock().router.index_dump(limit)
+    }
+
+    /// Frees some of what replicas that left still take up in the index, and the shadow's; whether there is more. It
+    /// holds the core for no longer than a few decisions do.
+    pub fn sweep(&self) -> bool {
+        let mut core = self.core.lock();
+        let beside = core.shadow.as_mut().is_some_and(|shadow| shadow.router.sweep(SWEEP));
+        core.router.sweep(SWEEP) || beside
     }
 
     /// Session bindings held.

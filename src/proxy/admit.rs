@@ -34,6 +34,8 @@ pub struct Admitted {
     pub pinned: Option<Arc<str>>,
     /// Sequences it makes the engine generate.
     pub sequences: u32,
+    /// Its answer is asked for in pieces.
+    pub streams: bool,
     /// Its prompt.
     pub prompt: Unread,
     /// Why its body passes without being understood, if it does.
@@ -51,6 +53,7 @@ impl Admitted {
             session: None,
             pinned: None,
             sequences: 1,
+            streams: false,
             prompt: Unread::Unused,
             unparsed: None,
         }
@@ -71,6 +74,7 @@ impl Admitted {
             header: hashed.map(|value| xxh3_64(value.as_bytes())),
             sequences: self.sequences,
             load_only: endpoint.load_only,
+            streams: self.streams,
             pinned: self.pinned.as_deref(),
             prompt,
             ..Default::default()
@@ -133,9 +137,9 @@ pub async fn admit(
         None => Unread::of(pool, endpoint, &plain, &hints, adapter(pool, hints.model.as_ref())),
     };
     let (body, decoded) = outgoing_body(pool, endpoint, hints.model.as_ref(), coding, &received, &plain)?;
-    let (pool, sequences) = (pool.clone(), hints.sequences);
+    let (pool, sequences, streams) = (pool.clone(), hints.sequences, hints.streams);
     let model = hints.model.map(|model| model.name.into());
-    Ok(Admitted { pool, model, body, decoded, session, pinned, sequences, prompt, unparsed: unread })
+    Ok(Admitted { pool, model, body, decoded, session, pinned, sequences, streams, prompt, unparsed: unread })
 }
 
 /// Whether the pool has a use for the prompts of this endpoint.

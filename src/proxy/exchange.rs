@@ -242,6 +242,9 @@ impl Exchange {
     pub fn answered(&mut self, status: StatusCode, stream: bool) {
         self.status = Some(status);
         self.stream = stream;
+        if let (false, Some(expected)) = (stream, &mut self.expected) {
+            expected.comes_whole();
+        }
     }
 
     /// Body bytes go to the client.
@@ -250,12 +253,15 @@ impl Exchange {
             let elapsed = self.started.elapsed();
             self.first_byte = Some(elapsed);
             self.enter(Phase::Relay);
-            // The first of the body: engines send heads before they have computed anything.
-            if let Some(expected) = &mut self.expected {
-                expected.confirm();
-            }
         }
         self.bytes_out += bytes as u64;
+    }
+
+    /// The body tells that the prompt has been computed.
+    pub fn prefilled(&mut self) {
+        if let Some(expected) = &mut self.expected {
+            expected.confirm();
+        }
     }
 
     /// The answer arrived whole.

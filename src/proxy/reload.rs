@@ -4,7 +4,7 @@
 //! under. A configuration that is not valid as a whole changes nothing. Changes are made one after the other.
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -18,6 +18,9 @@ use crate::telemetry;
 
 /// A file whose changes were not seen is looked at so often.
 const LOOK: Duration = Duration::from_secs(10);
+/// So often indexes are swept when nothing else does it, in so many steps at most.
+const SWEEP: Duration = Duration::from_secs(1);
+const SWEEPS: usize = 4096;
 /// Most errors of one file that are logged.
 const MOST_LOGGED: usize = 20;
 
@@ -206,6 +209,8 @@ impl Proxy {
         let mut desired = self.changes.desired.lock();
         self.snapshot().fleet.start_probes(runtime);
         self.watch(&mut desired, runtime);
+        let weak = Arc::downgrade(self);
+        runtime.spawn(sweep(weak));
         let path = self.changes.file.get()?.clone();
         let weak = Arc::downgrade(self);
         let follow = async move {
@@ -230,6 +235,23 @@ impl Proxy {
     /// Brings the metric series of what left up to date.
     pub(super) fn settle_metrics(&self, fleet: &Fleet) {
         self.changes.leaving.lock().settle(fleet, &self.metrics);
+    }
+}
+
+/// Frees what replicas that left take up in indexes, also when no requests come.
+async fn sweep(proxy: Weak<Proxy>) {
+    loop {
+        tokio::time::sleep(SWEEP).await;
+        let Some(proxy) = proxy.upgrade() else { return };
+        let snapshot = proxy.snapshot();
+        for pool in snapshot.fleet.pools() {
+            for _ in 0..SWEEPS {
+                if !pool.sweep() {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+        }
     }
 }
 

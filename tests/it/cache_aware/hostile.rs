@@ -77,6 +77,7 @@ async fn what_cannot_be_read_goes_by_load_and_is_counted() {
         deep("{\"a\":", "}"),
         json!({"model": "m"}).to_string().into_bytes(),
         json!({"model": "m", "messages": "hello"}).to_string().into_bytes(),
+        br#"{"model":"m","messages":7,"messages":null,"tools":"x","stream":[]}"#.to_vec(),
         json!({"model": "m", "messages": [{"role": "nobody", "content": "x"}]}).to_string().into_bytes(),
     ];
     let count = bodies.len();

@@ -122,6 +122,20 @@ async fn a_reload_keeps_what_was_learned() {
     assert_eq!((next.replica, &*next.reason), (from.replica, "prefix"));
 }
 
+/// What a replica that left has in the index is freed although no request comes.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_left_is_freed_in_an_idle_router() {
+    let mocks = [Mock::fast(), Mock::fast()];
+    let proxy = Proxy::start(&open(following(&mocks))).await;
+    for topic in ["a ", "b ", "c ", "d "] {
+        Conversation::about(topic).turn(&proxy, "who is there?").await;
+    }
+    let runs = async || proxy.admin_get("/index?limit=10000").await.json()["index"]["runs_total"].as_u64();
+    assert_eq!(runs().await, Some(4));
+    proxy.reload(&open(following(&mocks[..1]))).await;
+    wait_until("only what stays is there", PATIENCE, || async { runs().await == Some(2) }).await;
+}
+
 /// Clients that leave in every phase, engines that break off: whatever becomes of a request, nothing stays pinned.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_pinned_after_a_run_with_aborts_and_resets() {

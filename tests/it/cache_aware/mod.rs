@@ -2,6 +2,7 @@
 //! restarts.
 mod hostile;
 mod learned;
+mod prefill;
 mod tokenizers;
 mod visible;
 

@@ -150,6 +150,77 @@ async fn what_explain_cannot_read_is_said_in_json() {
     assert_eq!(exchange(proxy.admin(), &Request::get("/index?pool=m")).await.status(), 401);
 }
 
+/// Under load, with whatever comes: only decisions change what the index holds, and which one is first to go.
+#[tokio::test(flavor = "multi_thread")]
+async fn hostile_explanations_change_nothing() {
+    let engine = Engine::answering(crate::resilience::HANGS).await;
+    let mocks = [Mock::fast(), Mock::fast()];
+    let pool = following(&mocks).at(engine.upstream.address());
+    let proxy = Proxy::start(&open(pool).with("limits: { body: 1MiB }")).await;
+    let mut clients = Vec::new();
+    for topic in ["one ", "two ", "three ", "four ", "five ", "six "] {
+        let mut client = proxy.client().await;
+        let body = Conversation::about(topic).body("a question");
+        client
+            .send(
+                &Request::post("/v1/chat/completions", &body)
+                    .header("x-session-id", &format!("a-session-about-{}", topic.trim())),
+            )
+            .await;
+        clients.push(client);
+    }
+    wait_until("only what hangs is open", PATIENCE, || async {
+        let rows = ["r0", "r1", "r2"].map(|id| proxy.replica(id));
+        let open = futures_util::future::join_all(rows).await;
+        let open: Vec<_> = open.into_iter().map(|row| row.expect("a row")["in_flight"].as_u64()).collect();
+        open[0] == Some(0) && open[1] == Some(0) && open[2] > Some(0)
+    })
+    .await;
+    let index = || async { proxy.admin_get("/index?limit=10000").await.json()["index"].clone() };
+    let bindings = proxy.metric("warmroute_session_bindings").await;
+    assert!(bindings > 1.0);
+    let body = Conversation::about("one ").body("a question");
+    let (before, said) = (index().await, explained(&proxy, &body).await);
+    let mut asked = tokio::task::JoinSet::new();
+    for at in 0..60_usize {
+        let (address, body) = (proxy.admin(), body.clone());
+        asked.spawn(async move {
+            let request = match at % 6 {
+                0 => Request::post("/explain", &body).header("x-session-id", "a-session-about-one"),
+                1 => Request::post("/explain", &Conversation::about("seven ").body("?"))
+                    .header("x-session-id", "a-session-about-seven"),
+                2 => Request::new("POST", "/explain").body(vec![b'['; 900_000]),
+                3 => Request::new("POST", "/explain?path=/v1/responses").body(
+                    br#"{"model":"m","previous_response_id":"x","input":[{"type":1,"role":{}}],"stream":"\u0000"}"#
+                        .to_vec(),
+                ),
+                4 => Request::new("POST", "/explain?path=%2Fv1%2Fcompletions")
+                    .body(br#"{"model":"m","prompt":[[1,-1,99999999999],"\ud800",null],"n":4294967295}"#.to_vec()),
+                _ => Request::get("/explain"),
+            };
+            exchange(address, &request).await.status()
+        });
+    }
+    // One whose body does not come keeps none of the others waiting.
+    let mut slow = Client::connect(proxy.admin()).await;
+    slow.send_raw(b"POST /explain HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n\r\n{").await.expect("a connection");
+    while let Some(status) = asked.join_next().await {
+        assert!([200, 400, 405].contains(&status.expect("an answer")));
+    }
+    assert_eq!(index().await, before, "stamps, pins and blocks");
+    // Not the seconds that wait: those drain by themselves.
+    let rows = |said: &Value| {
+        let mut rows = said["candidates"].as_array().expect("a list").clone();
+        rows.iter_mut().for_each(|row| _ = row["queued_seconds"].take());
+        rows
+    };
+    assert_eq!(rows(&explained(&proxy, &body).await), rows(&said), "placements, matches, turns");
+    assert_eq!(proxy.metric("warmroute_session_bindings").await, bindings);
+    drop((clients, slow));
+    proxy.load_is_zero().await;
+    assert_eq!(pins(&proxy).await, 0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_access_log_tells_what_was_matched() {
     let mocks = [Mock::fast(), Mock::fast()];

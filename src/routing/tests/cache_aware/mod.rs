@@ -1,7 +1,9 @@
 //! `cache_aware`: a closed loop of clients on the pure core, and what each rule promises.
 mod balance;
 mod books;
+mod quality;
 mod rules;
+mod switch;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet, VecDeque};
