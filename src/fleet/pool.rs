@@ -219,7 +219,7 @@ impl Pool {
         let plan = core.router.decide(request, now)?;
         // The shadow sees first attempts that found a place, and the loads as that decision found them.
         let beside = if request.tried.is_empty() {
-            core.decide_beside(&Request { booked: Some(&plan.leg.replica), ..request.clone() }, now)
+            core.decide_beside(&Request { booked: Some(&plan), ..request.clone() }, now)
         } else {
             None
         };

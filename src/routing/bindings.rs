@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lru::LruCache;
 
-use super::{SessionKey, Tick};
+use super::{LastPrompt, SessionKey, Tick};
 
 /// Expired bindings removed by one sweep. More than one: a call adds at most one, so the table catches up.
 const SWEEP: usize = 2;
@@ -19,6 +19,8 @@ pub(super) struct Binding {
     pub replica: Arc<str>,
     /// Its life when the binding was written.
     pub incarnation: u64,
+    /// The session's last prompt there, where it is known.
+    pub prompt: Option<LastPrompt>,
     used: Tick,
 }
 
@@ -56,9 +58,21 @@ impl Bindings {
         Some(read(binding))
     }
 
+    /// Looks at a session's binding, and leaves its age as it is.
+    pub fn peek(&self, session: SessionKey, now: Tick) -> Option<&Binding> {
+        self.table.peek(&session).filter(|binding| !expired(binding, now, self.ttl))
+    }
+
     /// Binds a session, in place of any binding it has.
-    pub fn write(&mut self, session: SessionKey, replica: Arc<str>, incarnation: u64, now: Tick) {
-        self.table.put(session, Binding { replica, incarnation, used: now });
+    pub fn write(
+        &mut self,
+        session: SessionKey,
+        replica: Arc<str>,
+        incarnation: u64,
+        prompt: Option<LastPrompt>,
+        now: Tick,
+    ) {
+        self.table.put(session, Binding { replica, incarnation, prompt, used: now });
         self.shrink();
     }
 

@@ -4,6 +4,8 @@
 //! means anything: every comparison ends in a rule that is not "the first one".
 use std::cmp::Ordering;
 
+use crate::config::LoadUnit;
+
 /// A share of 1 000 is a weight of 1: thousandths leave room for the ramp of a warming replica.
 pub(super) const FULL_SHARE: u64 = 1_000;
 
@@ -22,10 +24,45 @@ pub(super) struct Row {
     pub open: u32,
     /// Recent placements.
     pub placed: u32,
+    /// Seconds of prefill that wait there; only where they are what counts as load.
+    pub queued: f64,
+    /// Leading blocks of the prompt that it holds.
+    pub depth: u32,
+}
+
+/// A member that would be a candidate if it were not at its `max_in_flight`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Full {
+    /// Position among the router's members.
+    pub member: u32,
+    /// Hash of the replica's id.
+    pub id_hash: u64,
+    /// Weight as configured.
+    pub weight: u32,
+    /// Leading blocks of the prompt that it holds.
+    pub depth: u32,
+}
+
+/// The replica that the request's session is bound to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Home {
+    /// Position among the router's members.
+    pub member: u32,
+    /// What it holds if it still has the session's last prompt, where that may be assumed (policies say when it counts).
+    pub remembers: Option<Remembered>,
+}
+
+/// What a session's home may hold of a prompt, by the session's last one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Remembered {
+    /// So many leading blocks.
+    Blocks(u32),
+    /// Nothing is known of this prompt or the last one.
+    Unknown,
 }
 
 /// Columns of the candidates, and the members that would be candidates if they were not full.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Candidates {
     member: Vec<u32>,
     id_hash: Vec<u64>,
@@ -33,25 +70,54 @@ pub(super) struct Candidates {
     share: Vec<u64>,
     open: Vec<u32>,
     placed: Vec<u32>,
+    queued: Vec<f64>,
+    depth: Vec<u32>,
     load: Vec<f64>,
-    full: Vec<(u64, u32)>,
+    full: Vec<Full>,
+    unit: LoadUnit,
     /// Whose turn it is when all else is equal.
     cursor: u32,
+    /// Leading blocks that count for nobody, as others than these candidates know.
+    shared: u32,
+    home: Option<Home>,
+}
+
+impl Default for Candidates {
+    fn default() -> Self {
+        Self {
+            member: Vec::new(),
+            id_hash: Vec::new(),
+            weight: Vec::new(),
+            share: Vec::new(),
+            open: Vec::new(),
+            placed: Vec::new(),
+            queued: Vec::new(),
+            depth: Vec::new(),
+            load: Vec::new(),
+            full: Vec::new(),
+            unit: LoadUnit::Requests,
+            cursor: 0,
+            shared: 0,
+            home: None,
+        }
+    }
 }
 
 impl Candidates {
     /// Empties the table for a new decision; its memory is kept. `cursor` is the member that wins a perfect tie; the
-    /// turn then goes up and wraps.
-    pub fn clear(&mut self, cursor: u32) {
+    /// turn then goes up and wraps. `shared` leading blocks of the prompt count for nobody.
+    pub fn clear(&mut self, cursor: u32, unit: LoadUnit, shared: u32, home: Option<Home>) {
         self.member.clear();
         self.id_hash.clear();
         self.weight.clear();
         self.share.clear();
         self.open.clear();
         self.placed.clear();
+        self.queued.clear();
+        self.depth.clear();
         self.load.clear();
         self.full.clear();
-        self.cursor = cursor;
+        (self.cursor, self.unit, self.shared, self.home) = (cursor, unit, shared, home);
     }
 
     /// Adds a candidate.
@@ -62,23 +128,32 @@ impl Candidates {
         self.share.push(row.share);
         self.open.push(row.open);
         self.placed.push(row.placed);
-        self.load.push(f64::from(row.open) * FULL_SHARE as f64 / row.share as f64);
+        self.queued.push(row.queued);
+        self.depth.push(row.depth);
+        self.load.push(self.amount(self.len() - 1) * FULL_SHARE as f64 / row.share as f64);
     }
 
     /// Notes a member that is kept out only by its `max_in_flight`.
-    pub fn push_full(&mut self, id_hash: u64, weight: u32) {
-        self.full.push((id_hash, weight));
+    pub fn push_full(&mut self, full: Full) {
+        self.full.push(full);
     }
 
     /// Moves a candidate to the full ones: another pool that shares the replica took its last place meanwhile.
     pub fn drop_full(&mut self, row: usize) {
-        self.full.push((self.id_hash[row], self.weight[row]));
+        self.full.push(Full {
+            member: self.member[row],
+            id_hash: self.id_hash[row],
+            weight: self.weight[row],
+            depth: self.depth[row],
+        });
         self.member.swap_remove(row);
         self.id_hash.swap_remove(row);
         self.weight.swap_remove(row);
         self.share.swap_remove(row);
         self.open.swap_remove(row);
         self.placed.swap_remove(row);
+        self.queued.swap_remove(row);
+        self.depth.swap_remove(row);
         self.load.swap_remove(row);
     }
 
@@ -112,24 +187,51 @@ impl Candidates {
         &self.share
     }
 
-    /// Open requests ÷ (weight × ramp).
+    /// What counts as load: open requests, recent placements or seconds.
+    pub fn amount(&self, row: usize) -> f64 {
+        match self.unit {
+            LoadUnit::Requests => self.open[row].into(),
+            LoadUnit::Placements => self.placed[row].into(),
+            LoadUnit::QueuedSeconds => self.queued[row],
+        }
+    }
+
+    /// What counts as load ÷ (weight × ramp).
     pub fn load(&self, row: usize) -> f64 {
         self.load[row]
     }
 
-    /// Id hash and weight of the members that only `max_in_flight` keeps out.
-    pub fn full(&self) -> &[(u64, u32)] {
+    /// Leading blocks of the prompt that it holds.
+    pub fn depth(&self, row: usize) -> u32 {
+        self.depth[row]
+    }
+
+    /// Leading blocks of the prompt that count for nobody: what all who are ready hold, or are about to.
+    pub fn common(&self) -> u32 {
+        let depths = self.depth.iter().copied().chain(self.full.iter().map(|full| full.depth));
+        depths.min().unwrap_or(0).max(self.shared)
+    }
+
+    /// The replica of the request's session.
+    pub fn home(&self) -> Option<Home> {
+        self.home
+    }
+
+    /// The members that only `max_in_flight` keeps out.
+    pub fn full(&self) -> &[Full] {
         &self.full
     }
 
     /// Less: `a` is the better place. Load, then recent placements ÷ share, then whose turn it is. Never `Equal` for two
     /// different rows.
     pub fn compare(&self, a: usize, b: usize) -> Ordering {
+        self.load[a].total_cmp(&self.load[b]).then_with(|| self.compare_recent(a, b))
+    }
+
+    /// As [`Self::compare`], whatever the load.
+    pub fn compare_recent(&self, a: usize, b: usize) -> Ordering {
         let recent = |row: usize| f64::from(self.placed[row]) / self.share[row] as f64;
-        self.load[a]
-            .total_cmp(&self.load[b])
-            .then_with(|| recent(a).total_cmp(&recent(b)))
-            .then_with(|| self.turn(a).cmp(&self.turn(b)))
+        recent(a).total_cmp(&recent(b)).then_with(|| self.turn(a).cmp(&self.turn(b)))
     }
 
     /// How long until a row's turn: those at or after the cursor come first, in order, then those before it.
@@ -151,12 +253,14 @@ mod tests {
             share: FULL_SHARE * u64::from(at + 1),
             open: 60 * at,
             placed: at,
+            queued: f64::from(at) / 2.0,
+            depth: 7 * at,
         };
         let mut table = Candidates::default();
-        table.clear(0);
+        table.clear(0, LoadUnit::Requests, 0, None);
         (0..4).for_each(|at| table.push(row(at)));
         table.drop_full(1);
-        assert_eq!(table.full(), [(101, 2)]);
+        assert_eq!(table.full(), [Full { member: 1, id_hash: 101, weight: 2, depth: 7 }]);
         let mut seen = Vec::new();
         for at in 0..table.len() {
             let whole = row(table.member[at]);
@@ -165,6 +269,7 @@ mod tests {
                 (whole.id_hash, whole.weight, whole.share)
             );
             assert_eq!((table.open[at], table.placed[at]), (whole.open, whole.placed));
+            assert_eq!((table.queued[at], table.depth[at]), (whole.queued, whole.depth));
             assert_eq!(table.load[at], f64::from(whole.open) / f64::from(whole.weight));
             seen.push(whole.member);
         }

@@ -5,12 +5,17 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
+use super::Tick;
+use super::queue::Queue;
+
 /// What is open on one replica.
 #[derive(Debug, Default)]
 pub struct Load {
     requests: AtomicU32,
     // Wider than the answer: clients choose `n`, and a sum that wraps would lie.
     sequences: AtomicU64,
+    /// Prefills that are expected to wait there; a request's share is its [`super::Expectation`]'s.
+    pub(super) queue: Queue,
 }
 
 impl Load {
@@ -22,6 +27,12 @@ impl Load {
     /// Open sequences (n × batch summed over requests), saturated.
     pub fn sequences(&self) -> u32 {
         u32::try_from(self.sequences.load(Ordering::Acquire)).unwrap_or(u32::MAX)
+    }
+
+    /// Seconds of prefill that wait there: of prompts that were placed and have neither begun to be answered nor had the
+    /// time they were expected to take. Never negative, and zero for an idle replica.
+    pub fn queued_seconds(&self, now: Tick) -> f64 {
+        self.queue.seconds(now)
     }
 
     /// Books one request, unless `limit` are open already.

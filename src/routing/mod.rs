@@ -4,9 +4,13 @@
 //! reserves and records the placement before anyone else can look. Time comes in as a [`Tick`], randomness as a seed.
 mod bindings;
 mod candidates;
+mod heads;
 mod load;
 mod placements;
 mod policy;
+mod prefill;
+mod prefixes;
+mod queue;
 mod rendezvous;
 mod router;
 #[cfg(test)]
@@ -80,6 +84,16 @@ pub struct Expectation {
     pub(crate) placement: prefix::Placement,
     /// The first output has been seen.
     pub(crate) confirmed: bool,
+    /// Which index: a router that was told to keep none, and then one again, has another.
+    index: u32,
+    /// The seconds of prefill that it booked, and where. A shadow books none.
+    queued: Option<(Arc<Load>, queue::Ticket)>,
+    /// What of the prompt was matched, in tokens.
+    matched: u32,
+    /// All its blocks were known somewhere.
+    repeat: bool,
+    /// See [`Request::streams`].
+    streams: bool,
 }
 
 /// What the core needs to know of a request.
@@ -93,13 +107,16 @@ pub struct Request<'a> {
     pub sequences: u32,
     /// Goes by load alone (embeddings, rerank, score, tokenize): leaves no binding.
     pub load_only: bool,
+    /// Its answer comes in pieces, so that the first one tells how long the prefill took. Without it nothing is learned
+    /// from the request.
+    pub streams: bool,
     /// The replica that holds the state the request refers to (a stored response): taken while it is up, also when it
     /// drains. While it is full, no other is taken in its place.
     pub pinned: Option<&'a str>,
     /// No other replica will do than the pinned one, also when that is down.
     pub pinned_only: bool,
-    /// The replica whose load this very request is booked on already, by a core that decided before (for a shadow).
-    pub booked: Option<&'a str>,
+    /// What a core that decided before has booked for this very request (for a shadow).
+    pub booked: Option<&'a Plan>,
     /// Its prompt, where the policy asks for it and it could be read.
     pub prompt: Option<&'a Arc<Prompt>>,
     /// Replicas that an attempt of this request has already failed on.
@@ -113,8 +130,17 @@ pub struct Request<'a> {
 impl Request<'_> {
     /// What is open on a member, this request aside.
     fn open_on(&self, member: &Member) -> u32 {
-        let itself = self.booked.is_some_and(|id| *id == *member.id);
+        let itself = self.booked.is_some_and(|plan| plan.leg.replica == member.id);
         member.load.requests().saturating_sub(itself.into())
+    }
+
+    /// Seconds of prefill that wait on a member, this request's aside.
+    fn queued_on(&self, member: &Member, now: Tick) -> f64 {
+        let booked = self.booked.and_then(|plan| plan.expectation.as_ref()?.queued.as_ref());
+        match booked {
+            Some((load, ticket)) if Arc::ptr_eq(load, &member.load) => load.queue.seconds_without(ticket, now),
+            _ => member.load.queued_seconds(now),
+        }
     }
 
     /// The state that a member has for this request.
@@ -195,7 +221,18 @@ pub enum Effect {
         replica: Arc<str>,
         /// Its life.
         incarnation: u64,
+        /// The prompt that the session is bound with, under policies that look at prompts.
+        prompt: Option<LastPrompt>,
     },
+}
+
+/// What a binding remembers of its session's last prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LastPrompt {
+    /// Hash of its first block.
+    pub first: u64,
+    /// Its whole blocks.
+    pub blocks: u32,
 }
 
 /// One leg of a request: the replica and the booked share of its load.
@@ -223,19 +260,35 @@ pub struct Plan {
     pub matched: u32,
     /// What is expected of the replica, where an index is kept and the prompt is known.
     pub expectation: Option<Expectation>,
-    /// Each candidate with what it was judged by, for `explain` and debug logs; empty unless [`Request::explain`].
+    /// Each member with what it was judged by, for `explain` and debug logs; empty unless [`Request::explain`].
     pub scores: Vec<Score>,
 }
 
-/// One candidate as a decision saw it.
+/// One member as a decision saw it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Score {
     /// The replica.
     pub replica: Arc<str>,
-    /// Open requests ÷ weight at that moment, or what else the policy takes for load.
+    /// Whether it could be chosen: it is ready or warming, not full, and was not tried before.
+    pub candidate: bool,
+    /// Its state, for this request.
+    pub state: State,
+    /// Its weight as configured.
+    pub weight: u32,
+    /// What the policy takes for load (open requests, if nothing else is set) ÷ weight, at that moment. The ramp of a
+    /// warming replica makes its weight less.
     pub load: f64,
-    /// Leading tokens of the prompt that it holds.
+    /// Open requests.
+    pub in_flight: u32,
+    /// Requests placed there lately: of the last 32 × replicas.
+    pub placed: u32,
+    /// Seconds of prefill that wait there.
+    pub queued_seconds: f64,
+    /// Leading tokens of the prompt that it holds, or is expected to.
     pub matched: u32,
+    /// Those of them that speak for it: a head that all hold, or are about to, does not, nor does a match that is too
+    /// short to count.
+    pub counted: u32,
 }
 
 /// Why no replica could be chosen.

@@ -38,7 +38,8 @@ struct Order {
 
 impl Order {
     fn new(key: u128, table: &Candidates) -> Self {
-        let mut weights = (0..table.len()).map(|row| table.weight(row)).chain(table.full().iter().map(|&(_, w)| w));
+        let mut weights =
+            (0..table.len()).map(|row| table.weight(row)).chain(table.full().iter().map(|full| full.weight));
         let first = weights.next();
         Self { key, equal_weights: weights.all(|weight| Some(weight) == first) }
     }
@@ -73,7 +74,7 @@ pub(super) fn choose(key: u128, table: &Candidates, affinity: &Affinity) -> Opti
     let bound = Bound::new(table, affinity);
     if !bound.over(table, first) {
         let first_is_full =
-            table.full().iter().any(|&(id_hash, weight)| order.rank(id_hash, weight).compare(&first_rank).is_lt());
+            table.full().iter().any(|full| order.rank(full.id_hash, full.weight).compare(&first_rank).is_lt());
         return Some((first, first_is_full));
     }
     let mut after = first_rank;

@@ -8,15 +8,17 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::Xxh3DefaultBuilder;
 
-use super::bindings::Bindings;
-use super::candidates::{Candidates, FULL_SHARE, Row};
+use super::bindings::{Binding, Bindings};
+use super::candidates::{Candidates, FULL_SHARE, Full, Home, Remembered, Row};
 use super::placements::Placements;
-use super::policy::{Aids, Choice, Policy, RoundRobin, Standing};
+use super::policy::{Aids, Choice, Policy, RoundRobin, Standing, cache_aware};
+use super::prefixes::{Look, Prefixes, tokens};
 use super::{
-    Effect, Expectation, Leg, Load, Member, Plan, Reason, Refusal, Request, Reservation, Score, SessionKey, Settings,
-    State, Tick, rendezvous,
+    Effect, Expectation, LastPrompt, Leg, Load, Member, Plan, Prompt, Reason, Refusal, Request, Reservation, Score,
+    SessionKey, Settings, State, Tick, rendezvous,
 };
-use crate::config::LoadPolicy;
+use crate::config::{LoadPolicy, LoadUnit};
+use crate::prefix;
 
 /// How long a new or returned replica takes to reach its full share.
 const RAMP_MICROS: u64 = 30_000_000;
@@ -37,8 +39,20 @@ pub struct Router {
     rng: fastrand::Rng,
     /// The last decision's table, kept for its memory.
     table: Candidates,
+    /// What is known of prompts.
+    prefixes: Prefixes,
+    /// What was found of the present request's.
+    look: Look,
     /// Where a shadow reserves.
     shadow_load: Option<Arc<Load>>,
+}
+
+/// One call: when, and whether anything comes of it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Call {
+    pub now: Tick,
+    /// Not so for a preview.
+    pub acts: bool,
 }
 
 /// A member and what the router knows of it.
@@ -55,6 +69,7 @@ struct Bound {
     member: usize,
     incarnation: u64,
     standing: Standing,
+    prompt: Option<LastPrompt>,
 }
 
 impl Router {
@@ -72,6 +87,8 @@ impl Router {
             cursor: 0,
             rng: fastrand::Rng::with_seed(seed),
             table: Candidates::default(),
+            prefixes: Prefixes::new(settings),
+            look: Look::default(),
             shadow_load: None,
         };
         router.set_members(members);
@@ -86,26 +103,50 @@ impl Router {
         self
     }
 
-    /// Chooses a replica, reserves it and records the placement.
+    /// Chooses a replica, reserves it, records the placement and puts the prompt into the index.
     ///
     /// A binding that the request uses is made young again; a new one is not written here but by [`Self::apply`], with
     /// the plan's `on_success`.
+    ///
+    /// # Errors
+    /// [`Refusal`] when no replica can take the request.
     pub fn decide(&mut self, request: &Request<'_>, now: Tick) -> Result<Plan, Refusal> {
         self.bindings.sweep(now);
+        self.prefixes.sweep();
+        self.run(request, Call { now, acts: true })
+    }
+
+    /// What [`Self::decide`] would do, without doing it: nothing is reserved, recorded, placed or made young, and no turn
+    /// is taken. The plan's reservation counts for nobody; its effects would be applied, and are not.
+    ///
+    /// # Errors
+    /// As [`Self::decide`].
+    pub fn preview(&mut self, request: &Request<'_>, now: Tick) -> Result<Plan, Refusal> {
+        let rng = self.rng.clone();
+        let plan = self.run(request, Call { now, acts: false });
+        self.rng = rng;
+        plan
+    }
+
+    fn run(&mut self, request: &Request<'_>, call: Call) -> Result<Plan, Refusal> {
         let session = self.policy.session(request);
-        let bound = session.and_then(|session| self.bound(session, request, now));
-        // A binding that still serves stays; so does one whose replica is only full.
-        let unbound = session.filter(|_| bound.is_none_or(|bound| bound.standing == Standing::Lost));
+        let bound = session.and_then(|session| self.bound(session, request, call));
+        self.look = self.prefixes.look(request);
+        // As it was before anything is reserved.
+        let scores = self.scores(request, call);
+        let rewrites = matches!(self.policy, Policy::CacheAware(_));
+        // A binding that still serves stays; so does one whose replica is only full. Those by prefix follow their session.
+        let unbound = session.filter(|_| rewrites || bound.is_none_or(|bound| bound.standing == Standing::Lost));
         let mut full = false;
 
         if let Some(member) = request.pinned.and_then(|id| self.index.get(id)).map(|&member| member as usize) {
             let standing = Standing::of(&self.entries[member].member, request);
-            if let Some(reservation) = self.reserve_own(member, standing, request) {
-                let scores = self.explain(request, now);
-                // Draining replicas get no new sessions.
+            if let Some(reservation) = self.reserve_own(member, standing, request, call) {
+                // Draining replicas get no new sessions, and stored state moves none.
                 let draining = self.entries[member].member.status.get() == State::Draining;
-                let bind = unbound.filter(|_| !draining);
-                return Ok(self.book(member, reservation, Reason::Stored, bind, scores));
+                let lost = bound.is_none_or(|bound| bound.standing == Standing::Lost);
+                let bind = unbound.filter(|_| !draining && lost);
+                return Ok(self.book(member, reservation, Reason::Stored, bind, scores, request, call));
             }
             // Another has never seen what the request refers to: its answer would be that there is no such thing.
             if standing != Standing::Lost {
@@ -115,34 +156,51 @@ impl Router {
         if request.pinned_only {
             return Err(Refusal::NoneReady);
         }
-        if let Some(Bound { member, incarnation, standing }) = bound {
-            if let Some(reservation) = self.reserve_own(member, standing, request) {
-                let scores = self.explain(request, now);
+        if let (Some(Bound { member, incarnation, standing, .. }), false) = (bound, rewrites) {
+            if let Some(reservation) = self.reserve_own(member, standing, request, call) {
                 let bind = session.filter(|_| self.entries[member].member.incarnation != incarnation);
-                return Ok(self.book(member, reservation, Reason::Bound, bind, scores));
+                return Ok(self.book(member, reservation, Reason::Bound, bind, scores, request, call));
             }
             full |= standing != Standing::Lost;
         }
 
-        self.fill_table(request, now);
-        self.settle(request, unbound).map_err(|refusal| if full { Refusal::AllFull } else { refusal })
+        let home = bound.filter(|_| rewrites).map(|bound| self.home(bound, request));
+        self.fill_table(request, home, call);
+        if let (Policy::CacheAware(settings), Some(home), Some(bound)) = (&self.policy, home, bound)
+            && bound.standing != Standing::Lost
+            && request.state_of(&self.entries[bound.member].member) == State::Draining
+            && cache_aware::keeps(settings, &self.table, home, self.prefixes.depth(bound.member, self.look))
+        {
+            if let Some(reservation) = self.reserve_own(bound.member, bound.standing, request, call) {
+                return Ok(self.book(bound.member, reservation, Reason::Bound, session, scores, request, call));
+            }
+            full = true;
+        }
+        self.settle(request, unbound, scores, call).map_err(|refusal| if full { Refusal::AllFull } else { refusal })
     }
 
     /// Has the policy choose from the table until a reservation holds.
-    pub(super) fn settle(&mut self, request: &Request<'_>, bind: Option<SessionKey>) -> Result<Plan, Refusal> {
-        let scores = if request.explain { self.scores() } else { Vec::new() };
+    pub(super) fn settle(
+        &mut self,
+        request: &Request<'_>,
+        bind: Option<SessionKey>,
+        scores: Vec<Score>,
+        call: Call,
+    ) -> Result<Plan, Refusal> {
         loop {
             let mut aids = Aids { turns: &self.turns, rng: &mut self.rng };
             let Some(choice) = self.policy.choose(request, &self.table, &mut aids) else {
                 return Err(if self.table.full().is_empty() { Refusal::NoneReady } else { Refusal::AllFull });
             };
             let member = self.table.member(choice.row);
-            let Some(reservation) = self.reserve(member, request) else {
+            let Some(reservation) = self.reserve(member, request, call) else {
                 self.table.drop_full(choice.row);
                 continue;
             };
-            self.take_turn(choice);
-            return Ok(self.book(member, reservation, choice.reason, bind, scores));
+            if call.acts {
+                self.take_turn(choice);
+            }
+            return Ok(self.book(member, reservation, choice.reason, bind, scores, request, call));
         }
     }
 
@@ -159,10 +217,10 @@ impl Router {
                     self.placements.record(member as usize);
                 }
             }
-            Effect::Bound { session, replica, incarnation } => {
-                if let (Policy::SessionSticky(_), Some(&member)) = (&self.policy, self.index.get(replica)) {
+            Effect::Bound { session, replica, incarnation, prompt } => {
+                if let (true, Some(&member)) = (self.policy.binds(), self.index.get(replica)) {
                     let id = self.entries[member as usize].member.id.clone();
-                    self.bindings.write(*session, id, *incarnation, now);
+                    self.bindings.write(*session, id, *incarnation, *prompt, now);
                 }
             }
         }
@@ -189,11 +247,12 @@ impl Router {
         self.index.extend(entries.iter().enumerate().map(|(at, entry)| (entry.member.id.clone(), at as u32)));
         self.placements.remap(&moved, entries.len());
         self.turns.remap(&moved, entries.len());
+        self.prefixes.set_members(&moved, entries.iter().map(|entry| &entry.member));
         self.cursor = moved.get(self.cursor as usize).copied().flatten().unwrap_or(0);
         self.entries = entries;
     }
 
-    /// Takes a new policy and new session settings; members, placements, turns and bindings stay.
+    /// Takes new settings; members, placements, turns and bindings stay, and the index while it is wanted.
     ///
     /// Bindings stay under a policy that has none, too: they are there when the policy comes back, until their time to
     /// live is over. A new time to live counts from a binding's last use; a smaller table drops the least recently used.
@@ -201,32 +260,37 @@ impl Router {
         let Settings { policy, session, .. } = *settings;
         self.policy = Policy::new(policy);
         self.bindings.set_bounds(session.ttl, session.max_bindings);
+        self.prefixes.configure(settings, self.entries.iter().map(|entry| &entry.member));
     }
 
     /// The replica has begun to answer: the first event of the body has come.
     pub fn confirm(&mut self, expectation: &mut Expectation, now: Tick) {
-        let _ = now;
-        expectation.confirmed = true;
+        self.prefixes.confirm(expectation, now);
     }
 
     /// The request has ended, however.
     pub fn finish(&mut self, expectation: Expectation, now: Tick) {
-        let _ = (expectation, now);
+        self.prefixes.finish(expectation, now);
     }
 
     /// The attempt failed before the replica computed anything.
     pub fn withdraw(&mut self, expectation: Expectation, now: Tick) {
-        let _ = (expectation, now);
+        self.prefixes.withdraw(expectation, now);
     }
 
-    /// What [`Self::decide`] would do, without doing it: nothing is reserved, recorded or made young. The plan's
-    /// reservation counts for nobody.
-    ///
-    /// # Errors
-    /// As [`Self::decide`].
-    pub fn preview(&mut self, request: &Request<'_>, now: Tick) -> Result<Plan, Refusal> {
-        let _ = (request, now);
-        Err(Refusal::NoneReady)
+    /// Seconds to prefill a prompt of so many tokens, of which so many are cached, as is known so far.
+    pub fn prefill_seconds(&self, tokens: u32, matched: u32) -> f64 {
+        self.prefixes.prefill_seconds(tokens, matched)
+    }
+
+    /// Figures of the prefix index; `None` where none is kept.
+    pub fn index_stats(&self) -> Option<prefix::Stats> {
+        self.prefixes.stats()
+    }
+
+    /// Blocks of prompts that the index knows on a replica; 0 for one that is no member.
+    pub fn index_held(&self, replica: &str) -> usize {
+        self.index.get(replica).map_or(0, |&member| self.prefixes.held(member as usize))
     }
 
     /// Number of session bindings held. Some may have expired: they are swept a few a decision.
@@ -235,47 +299,70 @@ impl Router {
     }
 
     /// Looks a session's binding up and makes it young again.
-    fn bound(&mut self, session: SessionKey, request: &Request<'_>, now: Tick) -> Option<Bound> {
+    fn bound(&mut self, session: SessionKey, request: &Request<'_>, call: Call) -> Option<Bound> {
         let (index, entries) = (&self.index, &self.entries);
-        self.bindings
-            .touch(session, now, |binding| {
-                let member = *index.get(&binding.replica)? as usize;
-                let standing = Standing::of(&entries[member].member, request);
-                Some(Bound { member, incarnation: binding.incarnation, standing })
-            })
-            .flatten()
+        let read = |binding: &Binding| {
+            let member = *index.get(&binding.replica)? as usize;
+            let standing = Standing::of(&entries[member].member, request);
+            Some(Bound { member, incarnation: binding.incarnation, standing, prompt: binding.prompt })
+        };
+        if call.acts {
+            self.bindings.touch(session, call.now, read).flatten()
+        } else {
+            self.bindings.peek(session, call.now).and_then(read)
+        }
+    }
+
+    /// A bound replica, and what may be assumed that it holds of the prompt.
+    fn home(&self, bound: Bound, request: &Request<'_>) -> Home {
+        let same_life = self.entries[bound.member].member.incarnation == bound.incarnation;
+        let remembers = match (request.prompt, bound.prompt) {
+            _ if !same_life => None,
+            (Some(prompt), Some(last)) if prompt.blocks.first() == Some(&last.first) => {
+                Some(Remembered::Blocks(last.blocks.min(prompt.blocks.len() as u32)))
+            }
+            (None, _) => Some(Remembered::Unknown),
+            _ => None,
+        };
+        Home { member: bound.member as u32, remembers }
     }
 
     /// Reserves a replica that the request belongs to. That can fail although it `Takes`: another pool was faster.
-    fn reserve_own(&self, member: usize, standing: Standing, request: &Request<'_>) -> Option<Reservation> {
-        (standing == Standing::Takes).then(|| self.reserve(member, request)).flatten()
+    fn reserve_own(&self, member: usize, standing: Standing, request: &Request<'_>, call: Call) -> Option<Reservation> {
+        (standing == Standing::Takes).then(|| self.reserve(member, request, call)).flatten()
     }
 
-    fn reserve(&self, member: usize, request: &Request<'_>) -> Option<Reservation> {
+    fn reserve(&self, member: usize, request: &Request<'_>, call: Call) -> Option<Reservation> {
         let sequences = request.sequences.max(1);
-        if let Some(load) = &self.shadow_load {
-            return load.reserve(sequences, None);
+        match &self.shadow_load {
+            _ if !call.acts => Arc::<Load>::default().reserve(sequences, None),
+            Some(load) => load.reserve(sequences, None),
+            None => {
+                let member = &self.entries[member].member;
+                member.load.reserve(sequences, member.max_in_flight)
+            }
         }
-        let member = &self.entries[member].member;
-        member.load.reserve(sequences, member.max_in_flight)
     }
 
     /// Fills the table with the members that may take a request which belongs to none.
-    pub(super) fn fill_table(&mut self, request: &Request<'_>, now: Tick) {
-        self.table.clear(self.cursor);
+    pub(super) fn fill_table(&mut self, request: &Request<'_>, home: Option<Home>, call: Call) {
+        let unit = self.policy.load_unit();
+        self.table.clear(self.cursor, unit, self.look.shared, home);
         for (at, entry) in self.entries.iter_mut().enumerate() {
             let state = request.state_of(&entry.member);
-            let ramp = entry.ramp(state, now);
+            let ramp = entry.ramp(state, call);
             let member = &entry.member;
             if !matches!(state, State::Ready | State::Warming) || request.tried.contains(&member.id) {
                 continue;
             }
             let open = request.open_on(member);
             let weight = member.weight.max(1);
+            let depth = self.prefixes.depth(at, self.look);
             if member.max_in_flight.is_some_and(|max| open >= max) {
-                self.table.push_full(entry.id_hash, weight);
+                self.table.push_full(Full { member: at as u32, id_hash: entry.id_hash, weight, depth });
                 continue;
             }
+            let queued = if unit == LoadUnit::QueuedSeconds { request.queued_on(member, call.now) } else { 0.0 };
             self.table.push(Row {
                 member: at as u32,
                 id_hash: entry.id_hash,
@@ -283,6 +370,8 @@ impl Router {
                 share: u64::from(weight) * ramp,
                 open,
                 placed: self.placements.count(at),
+                queued,
+                depth,
             });
         }
     }
@@ -298,6 +387,7 @@ impl Router {
     }
 
     /// Records a placement that is reserved, and words the plan.
+    #[allow(clippy::too_many_arguments)]
     fn book(
         &mut self,
         member: usize,
@@ -305,52 +395,82 @@ impl Router {
         reason: Reason,
         bind: Option<SessionKey>,
         scores: Vec<Score>,
+        request: &Request<'_>,
+        call: Call,
     ) -> Plan {
-        self.placements.record(member);
+        let matched = tokens(self.prefixes.depth(member, self.look));
+        let mut expectation = None;
+        if call.acts {
+            self.placements.record(member);
+            let load = self.shadow_load.is_none().then_some(&self.entries[member].member.load);
+            expectation = self.prefixes.place(member, self.look, request, load, call.now);
+        }
         let member = &self.entries[member].member;
         let (replica, incarnation) = (member.id.clone(), member.incarnation);
         let placed = Effect::Placed { replica: replica.clone(), incarnation, sequences: reservation.sequences() };
-        let on_success = bind.map(|session| Effect::Bound { session, replica: replica.clone(), incarnation });
+        let last = |prompt: &Arc<Prompt>| {
+            let first = *prompt.blocks.first()?;
+            Some(LastPrompt { first, blocks: prompt.blocks.len() as u32 })
+        };
+        let prompt = if matches!(self.policy, Policy::CacheAware(_)) { request.prompt.and_then(last) } else { None };
+        let on_success = bind.map(|session| Effect::Bound { session, replica: replica.clone(), incarnation, prompt });
         Plan {
             leg: Leg { replica, reservation },
             reason,
             effects: vec![placed],
             on_success,
-            matched: 0,
-            expectation: None,
+            matched,
+            expectation,
             scores,
         }
     }
 
-    /// What others would have scored, for a request that went to its own replica.
-    fn explain(&mut self, request: &Request<'_>, now: Tick) -> Vec<Score> {
+    /// What each member is judged by, if that is asked for.
+    fn scores(&mut self, request: &Request<'_>, call: Call) -> Vec<Score> {
         if !request.explain {
             return Vec::new();
         }
-        self.fill_table(request, now);
-        self.scores()
-    }
-
-    fn scores(&self) -> Vec<Score> {
-        let score = |row| Score {
-            replica: self.entries[self.table.member(row)].member.id.clone(),
-            load: self.table.load(row),
-            matched: 0,
+        self.fill_table(request, None, call);
+        let common = self.table.common();
+        let score = |(at, entry): (usize, &Entry)| {
+            let member = &entry.member;
+            let row = (0..self.table.len()).find(|&row| self.table.member(row) == at);
+            let depth = self.prefixes.depth(at, self.look);
+            let counts = match &self.policy {
+                Policy::CacheAware(settings) => cache_aware::is_worth(settings, depth, common),
+                _ => depth > common,
+            };
+            let weight = member.weight.max(1);
+            let in_flight = request.open_on(member);
+            Score {
+                replica: member.id.clone(),
+                candidate: row.is_some(),
+                state: request.state_of(member),
+                weight,
+                load: row.map_or(f64::from(in_flight) / f64::from(weight), |row| self.table.load(row)),
+                in_flight,
+                placed: self.placements.count(at),
+                queued_seconds: request.queued_on(member, call.now),
+                matched: tokens(depth),
+                counted: if counts { tokens(depth - common) } else { 0 },
+            }
         };
-        (0..self.table.len()).map(score).collect()
+        self.entries.iter().enumerate().map(score).collect()
     }
 }
 
 impl Entry {
     /// The part of its weight that a member counts for, in thousandths. A ramp begins with the first decision that sees
     /// the member warming, and lasts while it does, for [`RAMP_MICROS`] at most.
-    fn ramp(&mut self, state: State, now: Tick) -> u64 {
+    fn ramp(&mut self, state: State, call: Call) -> u64 {
+        let since = self.warming_since.filter(|_| state == State::Warming).unwrap_or(call.now);
+        if call.acts {
+            self.warming_since = (state == State::Warming).then_some(since);
+        }
         if state != State::Warming {
-            self.warming_since = None;
             return FULL_SHARE;
         }
-        let since = *self.warming_since.get_or_insert(now);
-        let elapsed = now.0.saturating_sub(since.0).min(RAMP_MICROS);
+        let elapsed = call.now.0.saturating_sub(since.0).min(RAMP_MICROS);
         RAMP_START + (FULL_SHARE - RAMP_START) * elapsed / RAMP_MICROS
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! What a choice changes (a reservation, the turn of round robin, a placement) is booked by the router, in one place,
 //! once it holds. Randomness is the router's seeded generator.
+pub(super) mod cache_aware;
 mod header_hash;
 mod least_load;
 mod power_of_two;
@@ -15,7 +16,7 @@ pub(super) use session_sticky::Standing;
 use super::candidates::Candidates;
 use super::rendezvous;
 use super::{Reason, Request, SessionKey};
-use crate::config::{self, Affinity, LoadPolicy};
+use crate::config::{self, Affinity, CacheAware, LoadPolicy, LoadUnit};
 
 /// A pool's policy.
 #[derive(Debug)]
@@ -26,6 +27,8 @@ pub(super) enum Policy {
     SessionSticky(Affinity),
     /// By one header's hash.
     HeaderHash(Affinity),
+    /// By the longest prefix, while load allows.
+    CacheAware(CacheAware),
 }
 
 /// What a policy chose.
@@ -55,7 +58,7 @@ impl Policy {
             config::Policy::LeastLoad => Self::Load(LoadPolicy::LeastLoad),
             config::Policy::PowerOfTwo => Self::Load(LoadPolicy::PowerOfTwo),
             config::Policy::SessionSticky(affinity) => Self::SessionSticky(affinity.clone()),
-            config::Policy::CacheAware(settings) => Self::Load(settings.fallback),
+            config::Policy::CacheAware(settings) => Self::CacheAware(settings.clone()),
             config::Policy::HeaderHash { affinity, .. } => Self::HeaderHash(affinity.clone()),
         }
     }
@@ -63,8 +66,21 @@ impl Policy {
     /// The session whose binding this policy reads and writes for the request, if it does.
     pub fn session(&self, request: &Request<'_>) -> Option<SessionKey> {
         match self {
-            Self::SessionSticky(_) if !request.load_only => request.session,
+            Self::SessionSticky(_) | Self::CacheAware(_) if !request.load_only => request.session,
             _ => None,
+        }
+    }
+
+    /// Whether it has bindings.
+    pub fn binds(&self) -> bool {
+        matches!(self, Self::SessionSticky(_) | Self::CacheAware(_))
+    }
+
+    /// What counts as load.
+    pub fn load_unit(&self) -> LoadUnit {
+        match self {
+            Self::CacheAware(settings) => settings.load,
+            _ => LoadUnit::Requests,
         }
     }
 
@@ -77,6 +93,8 @@ impl Policy {
             }
             Self::SessionSticky(affinity) => by_key(session_sticky::key(request), affinity, table, aids),
             Self::HeaderHash(affinity) => by_key(header_hash::key(request), affinity, table, aids),
+            Self::CacheAware(settings) if request.load_only => by_load(settings.fallback, table, aids),
+            Self::CacheAware(settings) => cache_aware::choose(settings, table, aids),
         }
     }
 }

@@ -68,7 +68,7 @@ proptest! {
                     assert_eq!(found, naive.touch(key, now));
                 }
                 Step::Write(key, incarnation) => {
-                    table.write(SessionKey(key.into()), "replica".into(), incarnation, Tick(now));
+                    table.write(SessionKey(key.into()), "replica".into(), incarnation, None, Tick(now));
                     naive.write(key, incarnation, now);
                 }
                 Step::Sweep => {
@@ -89,14 +89,14 @@ proptest! {
 #[test]
 fn no_bindings_are_kept_when_none_are_allowed() {
     let mut table = Bindings::new(Duration::from_secs(1), 0);
-    table.write(SessionKey(1), "replica".into(), 1, Tick(0));
+    table.write(SessionKey(1), "replica".into(), 1, None, Tick(0));
     assert_eq!(table.len(), 0);
 }
 
 #[test]
 fn a_clock_that_steps_back_a_little_ends_no_binding() {
     let mut table = Bindings::new(Duration::from_micros(TTL), MAX);
-    table.write(SessionKey(1), "replica".into(), 1, Tick(100));
+    table.write(SessionKey(1), "replica".into(), 1, None, Tick(100));
     assert!(table.touch(SessionKey(1), Tick(90), |_| ()).is_some());
     assert!(table.touch(SessionKey(1), Tick(149), |_| ()).is_some(), "nor did the step back make it older");
 }

@@ -4,8 +4,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use proptest::prelude::*;
 
 use super::*;
+use crate::routing::router::Call;
 
 const REPLICAS: usize = 5;
+const CALL: Call = Call { now: Tick(0), acts: true };
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -53,7 +55,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn policies() -> impl Strategy<Value = Policy> {
-    let all: Vec<_> = LOAD_POLICIES.into_iter().chain([sticky(), sticky(), header_hash()]).collect();
+    let all: Vec<_> =
+        LOAD_POLICIES.into_iter().chain([sticky(), sticky(), header_hash(), by_prefix(), by_prefix()]).collect();
     prop::sample::select(all)
 }
 
@@ -111,6 +114,7 @@ impl World {
                     pinned_only: false,
                     readmitted: &[],
                     prompt: None,
+                    streams: false,
                     booked: None,
                 };
                 self.decide(pool, &request);
@@ -274,7 +278,7 @@ fn two_pools_on_two_threads_never_exceed_max_in_flight() {
 /// What the threads above do by chance: the place is taken between the look and the reservation.
 #[test]
 fn a_place_lost_to_another_pool_means_another_choice() {
-    for policy in LOAD_POLICIES.into_iter().chain([sticky(), header_hash()]) {
+    for policy in LOAD_POLICIES.into_iter().chain([sticky(), header_hash(), by_prefix()]) {
         let mut members = fleet(&[1, 1, 1]);
         for member in &mut members {
             member.max_in_flight = Some(1);
@@ -282,24 +286,24 @@ fn a_place_lost_to_another_pool_means_another_choice() {
         let mut router = router(policy, &members);
         let request = Request { header: Some(1), ..of_session(1) };
         let first = router.decide(&request, Tick(0)).unwrap().leg.replica;
-        router.fill_table(&request, Tick(0));
+        router.fill_table(&request, None, CALL);
         let taken: Vec<_> = members[..2].iter().map(|member| member.load.reserve(1, None)).collect();
-        let plan = router.settle(&request, None).expect("one is left");
+        let plan = router.settle(&request, None, Vec::new(), CALL).expect("one is left");
         assert_eq!(plan.leg.replica, members[2].id);
         let overflowed = plan.reason == Reason::HashOverflow;
         assert!(
             !matches!(plan.reason, Reason::Hashed | Reason::HashOverflow) || overflowed == (first != members[2].id)
         );
         drop((plan, taken));
-        router.fill_table(&request, Tick(0));
+        router.fill_table(&request, None, CALL);
         let _taken: Vec<_> = members.iter().map(|member| member.load.reserve(1, None)).collect();
-        assert_eq!(router.settle(&request, None).expect_err("none is left"), Refusal::AllFull);
+        assert_eq!(router.settle(&request, None, Vec::new(), CALL).expect_err("none is left"), Refusal::AllFull);
     }
 }
 
 #[test]
 fn refusals_tell_full_from_not_ready() {
-    for policy in LOAD_POLICIES.into_iter().chain([sticky(), header_hash()]) {
+    for policy in LOAD_POLICIES.into_iter().chain([sticky(), header_hash(), by_prefix()]) {
         let mut members = fleet(&[1, 1, 1]);
         members[0].max_in_flight = Some(1);
         members[1].status.set(State::Down);

@@ -1,5 +1,6 @@
 //! Tests of the routing room: what it promises, seen from outside.
 mod bindings;
+mod cache_aware;
 mod hashing;
 mod load;
 mod shadow;
@@ -17,7 +18,7 @@ use crate::config::{Affinity, LoadPolicy, Policy, Prefill, Session};
 const LOAD_POLICIES: [Policy; 4] = [Policy::RoundRobin, Policy::Random, Policy::LeastLoad, Policy::PowerOfTwo];
 const SECOND: u64 = 1_000_000;
 
-fn cases(cases: u32) -> Cases {
+pub(super) fn cases(cases: u32) -> Cases {
     Cases { cases, rng_seed: RngSeed::Fixed(0x5eed), failure_persistence: None, ..Cases::default() }
 }
 
@@ -47,6 +48,10 @@ fn settings<'a>(policy: &'a Policy, session: &'a Session) -> Settings<'a> {
 
 fn sticky() -> Policy {
     Policy::SessionSticky(Affinity::default())
+}
+
+fn by_prefix() -> Policy {
+    Policy::CacheAware(crate::config::CacheAware::default())
 }
 
 fn header_hash() -> Policy {
@@ -97,8 +102,10 @@ fn scores_are_given_only_when_asked_for() {
         assert!(plan.scores.is_empty());
         drop(plan);
         let plan = router.decide(&Request { explain: true, ..of_session(1) }, Tick(0)).expect("ready");
-        let score = |at: usize, load| Score { replica: members[at].id.clone(), load, matched: 0 };
-        assert_eq!(plan.scores, [score(0, 0.0), score(1, 0.5)]);
+        let scores = plan.scores.iter().map(|score| (&score.replica, score.load, score.in_flight, score.weight));
+        let expected = [(&members[0].id, 0.0, 0, 1), (&members[1].id, 0.5, 1, 2)];
+        assert_eq!(scores.collect::<Vec<_>>(), expected);
+        assert!(plan.scores.iter().all(|score| score.candidate && score.state == State::Ready && score.matched == 0));
     }
 }
 

@@ -3,7 +3,7 @@ use super::*;
 
 #[test]
 fn a_shadow_sees_the_loads_and_touches_none() {
-    for policy in LOAD_POLICIES.into_iter().chain([sticky(), header_hash()]) {
+    for policy in LOAD_POLICIES.into_iter().chain([sticky(), header_hash(), by_prefix()]) {
         let members = fleet(&[1, 1, 1]);
         let mut shadow = router(policy, &members).into_shadow();
         let open: Vec<_> = (0..3).filter_map(|_| members[0].load.reserve(1, None)).collect();
@@ -29,7 +29,7 @@ fn a_shadow_leaves_out_what_the_policy_booked_for_this_request() {
         let mut open = Vec::new();
         for key in 0..24 {
             let plan = main.decide(&of_session(key), Tick(0)).expect("there is room");
-            let request = Request { booked: Some(&plan.leg.replica), ..of_session(key) };
+            let request = Request { booked: Some(&plan), ..of_session(key) };
             assert_eq!(shadow.decide(&request, Tick(0)).expect("room").leg.replica, plan.leg.replica, "request {key}");
             open.push(plan);
         }
@@ -59,7 +59,7 @@ fn a_shadow_of_sessions_keeps_bindings_of_its_own() {
 
 #[test]
 fn a_readmitted_replica_counts_as_ready_until_it_is_tried() {
-    for policy in LOAD_POLICIES.into_iter().chain([sticky(), header_hash()]) {
+    for policy in LOAD_POLICIES.into_iter().chain([sticky(), header_hash(), by_prefix()]) {
         let members = fleet(&[1, 1]);
         for member in &members {
             member.status.set(State::Down);

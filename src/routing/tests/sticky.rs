@@ -25,7 +25,7 @@ fn a_binding_wins_over_hash_and_load() {
     let mut router = router(sticky(), &members);
     let hashed = router.decide(&of_session(1), Tick(0)).unwrap().leg.replica;
     let other = members.iter().find(|member| member.id != hashed).unwrap();
-    let effect = Effect::Bound { session: SessionKey(1), replica: other.id.clone(), incarnation: 1 };
+    let effect = Effect::Bound { session: SessionKey(1), replica: other.id.clone(), incarnation: 1, prompt: None };
     router.apply(&effect, Tick(0));
     let _busy: Vec<_> = (0..100).map(|_| other.load.reserve(1, None).unwrap()).collect();
     assert_eq!(succeed(&mut router, &of_session(1), Tick(0)), (other.id.clone(), Reason::Bound));
@@ -173,7 +173,7 @@ fn a_binding_to_an_earlier_life_still_names_the_replica_and_is_rewritten() {
     router.set_members(members);
     let plan = router.decide(&of_session(1), Tick(0)).unwrap();
     assert_eq!((&plan.leg.replica, plan.reason), (&home, Reason::Bound));
-    let rewritten = Effect::Bound { session: SessionKey(1), replica: home, incarnation: 2 };
+    let rewritten = Effect::Bound { session: SessionKey(1), replica: home, incarnation: 2, prompt: None };
     assert_eq!(plan.on_success.as_ref(), Some(&rewritten));
     router.apply(&rewritten, Tick(0));
     assert_eq!(router.decide(&of_session(1), Tick(0)).unwrap().on_success, None);
@@ -205,7 +205,7 @@ fn requests_by_load_only_neither_read_nor_write_bindings() {
 
 #[test]
 fn a_pinned_replica_is_taken_while_it_can_be() {
-    for policy in LOAD_POLICIES.into_iter().chain([sticky(), header_hash()]) {
+    for policy in LOAD_POLICIES.into_iter().chain([sticky(), header_hash(), by_prefix()]) {
         let mut members = fleet(&[1; 4]);
         members[3].max_in_flight = Some(1);
         let mut router = router(policy, &members);
@@ -257,7 +257,7 @@ fn stored_state_binds_a_session_that_has_no_home_and_moves_none() {
 #[test]
 fn other_policies_keep_no_bindings() {
     let mut router = router(Policy::LeastLoad, &fleet(&[1; 2]));
-    let effect = Effect::Bound { session: SessionKey(1), replica: "replica-0".into(), incarnation: 1 };
+    let effect = Effect::Bound { session: SessionKey(1), replica: "replica-0".into(), incarnation: 1, prompt: None };
     router.apply(&effect, Tick(0));
     assert_eq!((router.bindings(), router.decide(&of_session(1), Tick(0)).unwrap().on_success), (0, None));
 }
@@ -266,7 +266,7 @@ fn other_policies_keep_no_bindings() {
 fn a_binding_to_an_unknown_replica_is_not_taken_over() {
     let mut router = router(sticky(), &fleet(&[1; 2]));
     let (home, _) = succeed(&mut router, &of_session(1), Tick(0));
-    let effect = Effect::Bound { session: SessionKey(1), replica: "nobody".into(), incarnation: 1 };
+    let effect = Effect::Bound { session: SessionKey(1), replica: "nobody".into(), incarnation: 1, prompt: None };
     router.apply(&effect, Tick(0));
     assert_eq!(succeed(&mut router, &of_session(1), Tick(0)), (home, Reason::Bound));
 }

@@ -1,0 +1,221 @@
+//! What a pool's core knows of prompts: the index with a slot for each member's life, heads, and how long prefills take.
+//!
+//! A decision looks a prompt up, and places it in the same call; until the request has ended its [`Expectation`] pins the
+//! blocks and holds its part of the replica's virtual queue. Without an index nothing here costs or knows anything.
+use std::sync::Arc;
+
+use super::heads::Heads;
+use super::prefill::Model;
+use super::{Expectation, Load, Member, Request, Settings, Tick};
+use crate::prefix::{BLOCK_TOKENS, Index, Slot, Stats};
+
+/// Holdings of replicas that left that one decision sweeps.
+const SWEEP: usize = 8;
+
+#[derive(Debug)]
+pub(super) struct Prefixes {
+    kept: Option<Kept>,
+    model: Model,
+    /// Of how many indexes the present one is the last.
+    indexes: u32,
+}
+
+#[derive(Debug)]
+struct Kept {
+    index: Index,
+    /// Each member's, by position.
+    slots: Vec<Slot>,
+    heads: Heads,
+    /// What each slot holds of the prompt that was looked at last.
+    depths: Vec<u32>,
+    /// The deepest of them.
+    reach: u32,
+}
+
+/// What is known of a request's prompt.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Look {
+    /// Whole blocks that count as a match at most: engines always compute the last token.
+    limit: u32,
+    /// Leading blocks that count for nobody.
+    pub shared: u32,
+}
+
+impl Prefixes {
+    pub fn new(settings: &Settings<'_>) -> Self {
+        let mut prefixes = Self { kept: None, model: Model::new(settings.prefill), indexes: 0 };
+        prefixes.configure(settings, std::iter::empty());
+        prefixes
+    }
+
+    /// Takes new settings: an index that both the old and the new want is kept.
+    pub fn configure<'a>(&mut self, settings: &Settings<'_>, members: impl Iterator<Item = &'a Member>) {
+        self.model.set(settings.prefill);
+        match (settings.index_bytes, &mut self.kept) {
+            (Some(bytes), Some(kept)) => kept.index.set_max_bytes(bytes),
+            (Some(bytes), None) => {
+                let mut index = Index::new(bytes);
+                let slots = members.map(|member| index.add(capacity(member))).collect();
+                self.indexes = self.indexes.wrapping_add(1);
+                self.kept = Some(Kept { index, slots, heads: Heads::default(), depths: Vec::new(), reach: 0 });
+            }
+            (None, _) => self.kept = None,
+        }
+    }
+
+    /// Follows the members to their new positions (`moved[old]`): those that stay keep their slot, the others get one.
+    pub fn set_members<'a>(&mut self, moved: &[Option<u32>], members: impl ExactSizeIterator<Item = &'a Member>) {
+        let Some(Kept { index, slots, .. }) = &mut self.kept else { return };
+        let mut stay = vec![None; members.len()];
+        for (&slot, moved) in slots.iter().zip(moved) {
+            match moved {
+                Some(new) => stay[*new as usize] = Some(slot),
+                None => index.remove(slot),
+            }
+        }
+        let slot = |(slot, member): (Option<Slot>, &Member)| match slot {
+            Some(slot) => {
+                index.set_capacity(slot, capacity(member));
+                slot
+            }
+            None => index.add(capacity(member)),
+        };
+        *slots = stay.into_iter().zip(members).map(slot).collect();
+    }
+
+    /// A few steps of what is left of replicas that left.
+    pub fn sweep(&mut self) {
+        if let Some(kept) = &mut self.kept {
+            kept.index.sweep(SWEEP);
+        }
+    }
+
+    /// Looks a request's prompt up.
+    pub fn look(&mut self, request: &Request<'_>) -> Look {
+        let Some(kept) = &mut self.kept else { return Look::default() };
+        let Some(prompt) = request.prompt.filter(|_| !request.load_only) else {
+            kept.depths.clear();
+            return Look::default();
+        };
+        kept.index.lookup(&prompt.blocks, &mut kept.depths);
+        kept.reach = kept.depths.iter().copied().max().unwrap_or(0);
+        Look {
+            limit: prompt.tokens.saturating_sub(1) / BLOCK_TOKENS as u32,
+            shared: kept.heads.shared(&prompt.blocks, kept.slots.len()),
+        }
+    }
+
+    /// Leading blocks of the prompt that was looked up last which a member holds.
+    pub fn depth(&self, member: usize, look: Look) -> u32 {
+        let depth = self.kept.as_ref().and_then(|kept| kept.depths.get(kept.slots[member].at()).copied());
+        depth.unwrap_or(0).min(look.limit)
+    }
+
+    /// Places the prompt that was looked up last on a member, and books its prefill with `load`, if that is given.
+    pub fn place(
+        &mut self,
+        member: usize,
+        look: Look,
+        request: &Request<'_>,
+        load: Option<&Arc<Load>>,
+        now: Tick,
+    ) -> Option<Expectation> {
+        let matched = tokens(self.depth(member, look));
+        let Self { kept: Some(kept), model, indexes } = self else { return None };
+        let prompt = request.prompt.filter(|_| !request.load_only)?;
+        // A second attempt is no second request.
+        if request.tried.is_empty() {
+            kept.heads.count(&prompt.blocks, kept.reach, kept.slots.len());
+        }
+        let queued = load.map(|load| (load.clone(), load.queue.book(model.seconds(prompt.tokens, matched), now)));
+        Some(Expectation {
+            placement: kept.index.place(kept.slots[member], &prompt.blocks),
+            prompt: prompt.clone(),
+            confirmed: false,
+            index: *indexes,
+            queued,
+            matched,
+            repeat: kept.reach as usize == prompt.blocks.len(),
+            streams: request.streams,
+        })
+    }
+
+    /// The first output has come.
+    pub fn confirm(&mut self, expectation: &mut Expectation, now: Tick) {
+        if std::mem::replace(&mut expectation.confirmed, true) {
+            return;
+        }
+        let Expectation { prompt, placement, queued, matched, streams, .. } = &*expectation;
+        if let Some((load, ticket)) = queued {
+            load.queue.confirm(ticket, *streams, now);
+            if *streams && ticket.alone {
+                let micros = now.0.saturating_sub(ticket.at().0);
+                self.model.learn(prompt.tokens, *matched, micros as f64 / 1e6);
+            }
+        }
+        if let Some(kept) = self.of(expectation) {
+            kept.index.confirm(placement, &prompt.blocks);
+            kept.answered(expectation);
+        }
+    }
+
+    /// The request has ended.
+    pub fn finish(&mut self, expectation: Expectation, now: Tick) {
+        if let (false, Some((load, ticket))) = (expectation.confirmed, &expectation.queued) {
+            load.queue.withdraw(ticket, now);
+        }
+        if let Some(kept) = self.of(&expectation) {
+            if !expectation.confirmed {
+                kept.answered(&expectation);
+            }
+            kept.index.finish(expectation.placement, &expectation.prompt.blocks);
+        }
+    }
+
+    /// The replica never got it.
+    pub fn withdraw(&mut self, expectation: Expectation, now: Tick) {
+        if let Some((load, ticket)) = &expectation.queued {
+            load.queue.withdraw(ticket, now);
+        }
+        if let Some(kept) = self.of(&expectation) {
+            kept.index.withdraw(expectation.placement, &expectation.prompt.blocks);
+        }
+    }
+
+    /// Seconds to prefill a prompt of so many tokens, of which so many are cached.
+    pub fn prefill_seconds(&self, tokens: u32, matched: u32) -> f64 {
+        self.model.seconds(tokens, matched)
+    }
+
+    /// Figures of the index.
+    pub fn stats(&self) -> Option<Stats> {
+        self.kept.as_ref().map(|kept| kept.index.stats())
+    }
+
+    /// Blocks that a member holds.
+    pub fn held(&self, member: usize) -> usize {
+        self.kept.as_ref().map_or(0, |kept| kept.index.held(kept.slots[member]))
+    }
+
+    /// The index that an expectation is of, if it is still kept.
+    fn of(&mut self, expectation: &Expectation) -> Option<&mut Kept> {
+        self.kept.as_mut().filter(|_| expectation.index == self.indexes)
+    }
+}
+
+impl Kept {
+    fn answered(&mut self, expectation: &Expectation) {
+        if expectation.repeat {
+            self.heads.repeated(&expectation.prompt.blocks, self.slots.len());
+        }
+    }
+}
+
+/// The tokens of so many blocks.
+pub(super) fn tokens(blocks: u32) -> u32 {
+    blocks.saturating_mul(BLOCK_TOKENS as u32)
+}
+
+fn capacity(member: &Member) -> usize {
+    usize::try_from(member.cache_tokens).unwrap_or(usize::MAX) / BLOCK_TOKENS
+}
