@@ -3,6 +3,8 @@
 //! `hash` makes the chains, `index` knows the replicas' caches.
 mod hash;
 mod index;
+#[cfg(test)]
+mod tests;
 
 pub use hash::{BLOCK_TOKENS, Basis, Chain, TOKEN_BYTES, root};
-pub use index::{Index, Placement, Slot, Stats};
+pub use index::{Dump, DumpHolder, DumpRun, Index, Matches, Placement, Slot, Stats};
