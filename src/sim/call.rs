@@ -63,6 +63,14 @@ impl Call {
         self.prompt_tokens as usize / BLOCK_TOKENS
     }
 
+    /// Ids for the prompt's tokens, for an engine that is told them: equal where the content is, below `vocabulary`.
+    #[must_use]
+    pub fn prompt_ids(&self, vocabulary: u32) -> Vec<u32> {
+        let id = |seed, offset: u32| (mix(seed, offset.into()) % u64::from(vocabulary.max(1))) as u32;
+        let ids = self.segments.iter().flat_map(|part| (0..part.tokens).map(move |offset| id(part.seed, offset)));
+        ids.take(self.prompt_tokens as usize).collect()
+    }
+
     /// Most tokens that can come out of a cache: whole blocks, and the last token is always computed.
     #[must_use]
     pub fn most_cached(&self) -> u32 {

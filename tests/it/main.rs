@@ -20,6 +20,7 @@ mod keys;
 mod load;
 mod metrics;
 mod models;
+mod parity;
 mod paths;
 mod policies;
 mod recorded;

@@ -17,8 +17,8 @@ use crate::routing::{Expectation, Leg, Reason};
 
 /// What a rule may see of the replicas, beyond what it remembers itself.
 pub trait Holdings {
-    /// Leading prompt tokens of `call` that the replica would find in its cache now.
-    fn held(&self, replica: usize, call: &Call) -> u32;
+    /// Leading prompt tokens of `call`, whose blocks are `blocks`, that the replica would find in its cache now.
+    fn held(&self, replica: usize, call: &Call, blocks: &[u64]) -> u32;
 }
 
 /// Where a call goes, until it has ended: give it back to its chooser by [`Chooser::finished`].

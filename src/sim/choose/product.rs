@@ -53,6 +53,7 @@ impl Chooser for Product {
             session: call.session.map(|session| SessionKey(mix(1, session).into())),
             header: call.header.map(|header| mix(2, header)),
             sequences: 1,
+            streams: true,
             prompt: prompt.as_ref(),
             ..Request::default()
         };

@@ -36,11 +36,17 @@ impl StudyCacheAware {
 }
 
 impl Chooser for StudyCacheAware {
-    fn choose(&mut self, call: &Call, _: &[u64], holdings: &dyn Holdings, _: VirtualTime) -> Result<Placed, String> {
+    fn choose(
+        &mut self,
+        call: &Call,
+        blocks: &[u64],
+        holdings: &dyn Holdings,
+        _: VirtualTime,
+    ) -> Result<Placed, String> {
         // What all have in common tells nobody apart.
         let (mut longest, mut preferred) = (call.common_tokens, None);
         for replica in 0..self.load.len() {
-            let held = holdings.held(replica, call);
+            let held = holdings.held(replica, call, blocks);
             let lighter = preferred.is_some_and(|best: usize| self.load[replica] < self.load[best]);
             if held > longest || (held == longest && lighter) {
                 (longest, preferred) = (held, Some(replica));

@@ -48,8 +48,7 @@ struct Fleet {
 }
 
 impl Holdings for Fleet {
-    fn held(&self, replica: usize, call: &Call) -> u32 {
-        let blocks = call.blocks();
+    fn held(&self, replica: usize, call: &Call, blocks: &[u64]) -> u32 {
         let limit = (call.most_cached() as usize / crate::prefix::BLOCK_TOKENS).min(blocks.len());
         let engine = &self.engines[replica];
         engine.cache().match_length(&blocks[..limit]) * engine.options().block_size

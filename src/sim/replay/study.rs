@@ -53,7 +53,7 @@ impl StudyCache {
 struct All<'a>(&'a [StudyCache]);
 
 impl Holdings for All<'_> {
-    fn held(&self, replica: usize, call: &Call) -> u32 {
+    fn held(&self, replica: usize, call: &Call, _: &[u64]) -> u32 {
         self.0[replica].cached(call)
     }
 }

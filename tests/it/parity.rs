@@ -1,0 +1,148 @@
+//! What `simulate` says is what happens: one trace in virtual time and through real HTTP, on the same virtual engines.
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde_json::json;
+use warmroute::config::{CacheAware, Policy};
+use warmroute::sim::choose::Rule;
+use warmroute::sim::grid::{CacheModel, Setup, Workload};
+use warmroute::sim::prefill::PrefillModel;
+use warmroute::sim::replay::Arrivals;
+use warmroute::sim::trace::{Calls, Trace};
+
+use crate::support::*;
+
+const REPLICAS: usize = 4;
+const SESSIONS: u64 = 250;
+const TURNS: u64 = 8;
+/// Sessions open at once.
+const OPEN: usize = 24;
+/// Tokens of a replica's cache: the open sessions fit into all caches together, but not many more.
+const CACHE_TOKENS: u32 = 12_000;
+const PREFILL_TPS: u32 = 200_000;
+const MIN_MATCH: u32 = 256;
+
+/// Sessions whose prompts grow, in the form of the agents' traces.
+fn trace() -> Trace {
+    let mut random = fastrand::Rng::with_seed(4);
+    let mut text = String::new();
+    for session in 0..SESSIONS {
+        let mut requests = String::new();
+        let (mut tokens, mut out) = (512 + random.u32(200..600), 0);
+        for turn in 0..TURNS {
+            tokens += out + random.u32(50..250);
+            out = random.u32(8..40);
+            let ids: Vec<_> = (1..=tokens.div_ceil(64)).collect();
+            let comma = if turn == 0 { "" } else { "," };
+            let _ =
+                write!(requests, r#"{comma}{{"in": {tokens}, "out": {out}, "hash_ids": {ids:?}, "think_time": 0}}"#);
+        }
+        let head = format!(r#""id": "{session}", "block_size": 64, "tool_tokens": 512, "system_tokens": 512"#);
+        let _ = writeln!(text, r#"{{{head}, "requests": [{requests}]}}"#);
+    }
+    let trace = Trace::parse("made-up", text.into_bytes()).expect("a trace");
+    assert_eq!((trace.requests() as u64, trace.left_out.as_str()), (SESSIONS * TURNS, ""));
+    trace
+}
+
+/// Prompt tokens computed ÷ prompt tokens, in virtual time.
+fn simulated(trace: &Arc<Trace>, policy: Policy) -> f64 {
+    let setup = Setup {
+        workload: Workload::Recorded(trace.clone()),
+        rules: vec![Rule::Product(policy)],
+        replicas: vec![REPLICAS],
+        cache_tokens: CACHE_TOKENS.into(),
+        cache: CacheModel::Blocks,
+        prefill: PrefillModel::linear(PREFILL_TPS.into()),
+        decode_tps: f64::INFINITY,
+        arrivals: Arrivals::Closed(OPEN),
+        speed: 1.0,
+        seed: 1,
+        seeds: 3,
+        requests: usize::MAX,
+        floors: false,
+    };
+    setup.run(&|_| {}).expect("replicas are there")[0].outcome.recompute
+}
+
+/// The same through `serve`, before engines that `mock` runs; as their answers report it.
+async fn served(trace: &Trace, policy: &str) -> f64 {
+    let (cache, tps) = (CACHE_TOKENS.to_string(), PREFILL_TPS.to_string());
+    let start =
+        |_| Mock::start(&["--model", "m", "--cache-tokens", &cache, "--prefill-tps", &tps, "--decode-tps", "0"]);
+    let mocks: Vec<_> = (0..REPLICAS).map(start).collect();
+    let mut pool = Pool::model("m").with(&format!("policy: {policy}"));
+    for (at, mock) in mocks.iter().enumerate() {
+        // What the router believes a replica can keep is what it can.
+        let at = at + 1;
+        pool = pool.replica(&format!("{{ id: replica-{at}, url: \"http://{}\" }}", mock.address()));
+    }
+    let proxy = Proxy::start(&Config::new(pool).with("logging: { access: false }")).await;
+
+    let Calls::Sessions(sessions) = &trace.calls else { panic!("sessions") };
+    let (next, address) = (Arc::new(AtomicU64::new(0)), proxy.address());
+    let bodies: Arc<Vec<Vec<_>>> = Arc::new(
+        sessions
+            .iter()
+            .map(|session| {
+                let body = |ids: Vec<u32>, out| json!({"model": "m", "prompt": ids, "max_tokens": out}).to_string();
+                session.iter().map(|(_, call)| body(call.prompt_ids(100_000), call.output_tokens)).collect()
+            })
+            .collect(),
+    );
+    let mut workers = tokio::task::JoinSet::new();
+    for _ in 0..OPEN {
+        let (next, bodies) = (next.clone(), bodies.clone());
+        workers.spawn(async move {
+            let (mut prompt, mut cached) = (0, 0);
+            let mut client = Client::connect(address).await;
+            loop {
+                let session = next.fetch_add(1, Ordering::Relaxed) as usize;
+                let Some(turns) = bodies.get(session) else { return (prompt, cached) };
+                for body in turns {
+                    let request = Request::new("POST", "/v1/completions")
+                        .header("content-type", "application/json")
+                        .header("x-session-id", &format!("session-{session}"))
+                        .body(body.clone());
+                    let answer = client.exchange(&request).await;
+                    assert_eq!(answer.status(), 200, "{}", answer.text());
+                    let usage = answer.json()["usage"].take();
+                    prompt += usage["prompt_tokens"].as_u64().expect("a count");
+                    cached += usage["prompt_tokens_details"]["cached_tokens"].as_u64().expect("a count");
+                }
+            }
+        });
+    }
+    let (mut prompt, mut cached) = (0, 0);
+    while let Some(worker) = workers.join_next().await {
+        let (p, c) = worker.expect("a worker's end");
+        (prompt, cached) = (prompt + p, cached + c);
+    }
+    proxy.load_is_zero().await;
+    1.0 - cached as f64 / prompt as f64
+}
+
+async fn agree(policy: Policy, yaml: &str) {
+    let trace = Arc::new(trace());
+    let (simulated, served) = (100.0 * simulated(&trace, policy), 100.0 * served(&trace, yaml).await);
+    println!("{yaml}: {simulated:.2} % simulated, {served:.2} % served");
+    assert!((simulated - served).abs() <= 1.0, "{yaml}: {simulated:.2} % simulated, {served:.2} % served");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn round_robin_computes_in_simulation_what_it_computes_when_served() {
+    agree(Policy::RoundRobin, "round_robin").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn session_sticky_computes_in_simulation_what_it_computes_when_served() {
+    agree(Rule::named("session_sticky").and_then(product).expect("a policy"), "session_sticky").await;
+}
+
+fn product(rule: Rule) -> Option<Policy> {
+    match rule {
+        Rule::Product(policy) => Some(policy),
+        _ => None,
+    }
+}
