@@ -261,7 +261,10 @@ impl Setup {
             if left == 0 {
                 break;
             }
-            seconds -= (1.0 - rng.f64()).ln() / rate;
+            // In a closed loop a session begins because there is room for it, not because its time has come.
+            if !matches!(self.arrivals, Arrivals::Closed(_)) {
+                seconds -= (1.0 - rng.f64()).ln() / rate;
+            }
             let faster = |pause: Duration| pause.div_f64(self.speed);
             let calls: Vec<_> = session.iter().take(left).map(|(pause, call)| (faster(*pause), call.clone())).collect();
             left -= calls.len();

@@ -2,10 +2,12 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use serde_json::json;
-use warmroute::config::{CacheAware, Policy};
-use warmroute::sim::choose::Rule;
+use warmroute::config::Policy;
+use warmroute::sim::call::Call;
+use warmroute::sim::choose::{Rule, session_name};
 use warmroute::sim::grid::{CacheModel, Setup, Workload};
 use warmroute::sim::prefill::PrefillModel;
 use warmroute::sim::replay::Arrivals;
@@ -17,11 +19,10 @@ const REPLICAS: usize = 4;
 const SESSIONS: u64 = 250;
 const TURNS: u64 = 8;
 /// Sessions open at once.
-const OPEN: usize = 24;
+const OPEN: usize = 16;
 /// Tokens of a replica's cache: the open sessions fit into all caches together, but not many more.
-const CACHE_TOKENS: u32 = 12_000;
+const CACHE_TOKENS: u32 = 4_500;
 const PREFILL_TPS: u32 = 200_000;
-const MIN_MATCH: u32 = 256;
 
 /// Sessions whose prompts grow, in the form of the agents' traces.
 fn trace() -> Trace {
@@ -29,16 +30,20 @@ fn trace() -> Trace {
     let mut text = String::new();
     for session in 0..SESSIONS {
         let mut requests = String::new();
-        let (mut tokens, mut out) = (512 + random.u32(200..600), 0);
+        let (mut tokens, mut out) = (256 + random.u32(100..300), 0);
         for turn in 0..TURNS {
-            tokens += out + random.u32(50..250);
-            out = random.u32(8..40);
+            tokens += out + random.u32(25..125);
+            out = random.u32(4..20);
             let ids: Vec<_> = (1..=tokens.div_ceil(64)).collect();
             let comma = if turn == 0 { "" } else { "," };
-            let _ =
-                write!(requests, r#"{comma}{{"in": {tokens}, "out": {out}, "hash_ids": {ids:?}, "think_time": 0}}"#);
+            // Pauses longer than what HTTP takes, so that it is they who say whose turn is next.
+            let think = f64::from(random.u32(40..200)) / 1e3;
+            let _ = write!(
+                requests,
+                r#"{comma}{{"in": {tokens}, "out": {out}, "hash_ids": {ids:?}, "think_time": {think}}}"#
+            );
         }
-        let head = format!(r#""id": "{session}", "block_size": 64, "tool_tokens": 512, "system_tokens": 512"#);
+        let head = format!(r#""id": "{session}", "block_size": 64, "tool_tokens": 256, "system_tokens": 256"#);
         let _ = writeln!(text, r#"{{{head}, "requests": [{requests}]}}"#);
     }
     let trace = Trace::parse("made-up", text.into_bytes()).expect("a trace");
@@ -74,7 +79,6 @@ async fn served(trace: &Trace, policy: &str) -> f64 {
     let mocks: Vec<_> = (0..REPLICAS).map(start).collect();
     let mut pool = Pool::model("m").with(&format!("policy: {policy}"));
     for (at, mock) in mocks.iter().enumerate() {
-        // What the router believes a replica can keep is what it can.
         let at = at + 1;
         pool = pool.replica(&format!("{{ id: replica-{at}, url: \"http://{}\" }}", mock.address()));
     }
@@ -82,12 +86,13 @@ async fn served(trace: &Trace, policy: &str) -> f64 {
 
     let Calls::Sessions(sessions) = &trace.calls else { panic!("sessions") };
     let (next, address) = (Arc::new(AtomicU64::new(0)), proxy.address());
-    let bodies: Arc<Vec<Vec<_>>> = Arc::new(
+    let bodies: Arc<Vec<Vec<(Duration, String)>>> = Arc::new(
         sessions
             .iter()
             .map(|session| {
                 let body = |ids: Vec<u32>, out| json!({"model": "m", "prompt": ids, "max_tokens": out}).to_string();
-                session.iter().map(|(_, call)| body(call.prompt_ids(100_000), call.output_tokens)).collect()
+                let turn = |(pause, call): &(_, Call)| (*pause, body(call.prompt_ids(100_000), call.output_tokens));
+                session.iter().map(turn).collect()
             })
             .collect(),
     );
@@ -100,10 +105,12 @@ async fn served(trace: &Trace, policy: &str) -> f64 {
             loop {
                 let session = next.fetch_add(1, Ordering::Relaxed) as usize;
                 let Some(turns) = bodies.get(session) else { return (prompt, cached) };
-                for body in turns {
+                for (pause, body) in turns {
+                    // Not to wait for anything: the client of the trace thinks.
+                    tokio::time::sleep(*pause).await;
                     let request = Request::new("POST", "/v1/completions")
                         .header("content-type", "application/json")
-                        .header("x-session-id", &format!("session-{session}"))
+                        .header("x-session-id", &session_name(session as u64))
                         .body(body.clone());
                     let answer = client.exchange(&request).await;
                     assert_eq!(answer.status(), 200, "{}", answer.text());

@@ -8,6 +8,7 @@ mod study_cache_aware;
 mod study_hash;
 
 use product::Product;
+pub use product::session_name;
 use study_cache_aware::StudyCacheAware;
 
 use super::call::Call;

@@ -1,10 +1,14 @@
 //! The product's policies: the routing core that `serve` runs, given the same facts in virtual time.
 use std::sync::Arc;
 
+use http::{HeaderMap, HeaderName, HeaderValue};
+use xxhash_rust::xxh3::xxh3_64;
+
 use super::{Chooser, Holdings, Placed};
+use crate::api;
 use crate::config::{Policy, Prefill, Session};
 use crate::routing::{Member, Prompt, Refusal, Request, Router, SessionKey, Settings, State, Status, Tick};
-use crate::sim::call::{Call, mix};
+use crate::sim::call::Call;
 use crate::sim::engine::VirtualTime;
 
 /// Bytes of the index: as much as any fleet here can fill.
@@ -39,6 +43,24 @@ impl Product {
     }
 }
 
+/// What the client of a session sends as `x-session-id`.
+#[must_use]
+pub fn session_name(session: u64) -> String {
+    format!("session-{session}")
+}
+
+/// What a client sends in the header that `header_hash` looks at.
+fn header_value(key: u64) -> String {
+    format!("key-{key}")
+}
+
+/// The key that `serve` makes of it: sessions go where they would go there.
+fn session_key(session: u64) -> Option<SessionKey> {
+    let value = HeaderValue::try_from(session_name(session)).ok()?;
+    let headers = HeaderMap::from_iter([(HeaderName::from_static("x-session-id"), value)]);
+    Some(api::key_from_head(&Session::default(), 0, &headers)?.0)
+}
+
 fn tick(now: VirtualTime) -> Tick {
     Tick(now.0 / 1_000)
 }
@@ -50,8 +72,8 @@ impl Chooser for Product {
             Arc::new(Prompt { blocks: blocks[..count].to_vec(), tokens: call.prompt_tokens })
         });
         let request = Request {
-            session: call.session.map(|session| SessionKey(mix(1, session).into())),
-            header: call.header.map(|header| mix(2, header)),
+            session: call.session.and_then(session_key),
+            header: call.header.map(|header| xxh3_64(header_value(header).as_bytes())),
             sequences: 1,
             streams: true,
             prompt: prompt.as_ref(),
