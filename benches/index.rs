@@ -6,7 +6,11 @@
 use std::hint::black_box;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use warmroute::prefix::{BLOCK_TOKENS, Basis, Chain, Index, Matches, Slot, root};
+use warmroute::prefix::{BLOCK_TOKENS, Basis, Chain, Index, Slot, root};
+
+/// As the product.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const PAIRS: usize = 1_000_000;
 const SESSION: usize = 512;
@@ -35,7 +39,7 @@ impl Session {
         let mut chain = Chain::new(root(Basis::Tokens, "model", None, None));
         chain.push(&vec![system as u32; (96 + 288 * (system as usize * 37 % 64) / 64) * BLOCK_TOKENS]);
         let mut slot = || slots[random.below(slots.len() as u64) as usize];
-        let slots = if id % 7 == 0 { vec![slot(), slot()] } else { vec![slot()] };
+        let slots = if id.is_multiple_of(7) { vec![slot(), slot()] } else { vec![slot()] };
         Self { id, chain, slots }
     }
 
@@ -88,12 +92,8 @@ fn lookup(criterion: &mut Criterion) {
         let chains: Vec<&[u64]> = sessions.iter().map(|session| session.chain.hashes()).collect();
         let mut next = chains.iter().cycle();
         let mut depths = Vec::new();
-        group.bench_function(BenchmarkId::new("depths", replicas), |bencher| {
+        group.bench_function(BenchmarkId::new("next_turn", replicas), |bencher| {
             bencher.iter(|| index.lookup(black_box(next.next().unwrap()), black_box(&mut depths)));
-        });
-        let mut matches = Matches::default();
-        group.bench_function(BenchmarkId::new("matches", replicas), |bencher| {
-            bencher.iter(|| index.lookup_matches(black_box(next.next().unwrap()), black_box(&mut matches)));
         });
     }
     group.finish();

@@ -3,8 +3,8 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use warmroute::config::{Affinity, Policy, Prefill, Session};
-use warmroute::routing::{Member, Request, Router, SessionKey, Settings, State, Status, Tick};
+use warmroute::config::{Affinity, CacheAware, Policy, Prefill, Session};
+use warmroute::routing::{Member, Prompt, Request, Router, SessionKey, Settings, State, Status, Tick};
 
 fn fleet(replicas: u32, weight: impl Fn(u32) -> u32) -> Vec<Member> {
     let member = |at| Member {
@@ -67,5 +67,51 @@ fn decide(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, decide);
+/// A whole request by prefix (decide, confirm, finish): the next turn of one of many sessions of about 8k tokens with a
+/// common head, with an index that is full.
+fn by_prefix(criterion: &mut Criterion) {
+    let policy = Policy::CacheAware(CacheAware::default());
+    let mut group = criterion.benchmark_group("cache_aware");
+    for replicas in [8, 64] {
+        let members = fleet(replicas, |_| 1);
+        let _open: Vec<_> = members.iter().flat_map(|m| (0..4).map(|_| m.load.reserve(1, None))).collect();
+        let session = Session::default();
+        let settings =
+            Settings { policy: &policy, session: &session, index_bytes: Some(1 << 30), prefill: &Prefill::Learned };
+        let mut router = Router::new(&settings, members, 1);
+        let mut rng = fastrand::Rng::with_seed(1);
+        let head: Vec<_> = (0..100).map(|_| rng.u64(..)).collect();
+        let mut prompts: Vec<_> = (0..64 * replicas)
+            .map(|_| {
+                let blocks: Vec<_> = head.iter().copied().chain((0..400).map(|_| rng.u64(..))).collect();
+                Arc::new(Prompt { tokens: 16 * blocks.len() as u32 + 5, blocks })
+            })
+            .collect();
+        let mut serve = |prompt: &Arc<Prompt>| {
+            let request = Request { sequences: 1, prompt: Some(prompt), streams: true, ..Request::default() };
+            let mut plan = router.decide(&request, Tick(0)).ok()?;
+            let mut expectation = plan.expectation.take()?;
+            router.confirm(&mut expectation, Tick(1));
+            router.finish(expectation, Tick(2));
+            Some(plan)
+        };
+        prompts.iter().for_each(|prompt| drop(serve(prompt)));
+        let mut at = 0;
+        group.bench_function(BenchmarkId::new("turn", replicas), |bencher| {
+            let next = || {
+                at = (at + 7) % prompts.len();
+                // Ten blocks more than last time; a session starts anew when it is long.
+                let old = &prompts[at];
+                let kept = if old.blocks.len() < 800 { old.blocks.len() } else { 400 };
+                let blocks: Vec<_> = old.blocks[..kept].iter().copied().chain((0..10).map(|_| rng.u64(..))).collect();
+                prompts[at] = Arc::new(Prompt { tokens: 16 * blocks.len() as u32 + 5, blocks });
+                prompts[at].clone()
+            };
+            bencher.iter_batched(next, |prompt| black_box(serve(&prompt)), criterion::BatchSize::SmallInput);
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, decide, by_prefix);
 criterion_main!(benches);

@@ -1,7 +1,8 @@
-//! The operator's listener: liveness, readiness, metrics, configuration, replicas; and what they change there.
+//! The operator's listener: liveness, readiness, metrics, configuration, replicas, explanations; and what they change there.
 //!
 //! It runs on a thread and a runtime of its own, so that a busy data path never fails a probe. With a token, every path
 //! but `/livez` and `/readyz` asks for it; without one, the configuration only allows a loopback address.
+mod explain;
 mod listener;
 mod operate;
 mod routes;

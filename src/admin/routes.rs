@@ -24,8 +24,8 @@ const AT_ONCE: usize = 16;
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 const PATHS: &str = "\
-paths: /livez /readyz /metrics /config /config?sources=1 /replicas
-POST:  /reload /log-level /replicas/{id}/drain /replicas/{id}/undrain (`/` in an id is `%2F`)
+paths: /livez /readyz /metrics /config /config?sources=1 /replicas /index?pool=NAME&limit=N
+POST:  /explain?path=/v1/chat/completions (body and headers of a request) /reload /log-level /replicas/{id}/drain /replicas/{id}/undrain (`/` in an id is `%2F`)
 ";
 
 /// `?sources=1`
@@ -40,6 +40,7 @@ pub fn routes(proxy: Arc<Proxy>, token: Option<Secret>) -> Router {
         .route("/metrics", get(metrics))
         .route("/config", get(effective_config))
         .route("/replicas", get(replicas))
+        .merge(super::explain::routes())
         .merge(super::operate::routes())
         // Not for liveness and readiness: whoever fills these places must not get the process killed.
         .layer(ServiceBuilder::new().layer(GlobalConcurrencyLimitLayer::new(AT_ONCE)))
@@ -137,6 +138,7 @@ async fn replicas(State(proxy): State<Arc<Proxy>>) -> Json<Value> {
                 "confirmed": replica.confirmed(),
                 "drained": replica.drained(),
                 "life": replica.life(),
+                "restarts": replica.restarts(),
                 "probe": {
                     "up": health.up,
                     "reachable": health.reachable,

@@ -26,41 +26,161 @@ pub struct Hints<'a> {
     pub model: Option<ModelName<'a>>,
     /// `n` (or `best_of`, if larger) × number of prompts, at least 1.
     pub sequences: u32,
+    /// `stream` is true: the answer is asked for in pieces.
+    pub streams: bool,
     /// OpenAI's `prompt_cache_key`.
     pub prompt_cache_key: Option<Cow<'a, str>>,
     /// Responses API: the response this one continues.
     pub previous_response_id: Option<Cow<'a, str>>,
     /// Anthropic's `metadata.user_id`.
     pub user_id: Option<Cow<'a, str>>,
+    /// What the prompt is made of; nothing where the body is not UTF-8.
+    pub parts: Parts<'a>,
 }
+
+impl Hints<'_> {
+    /// The same, without the body and so without the prompt's parts.
+    pub fn detached(self) -> Hints<'static> {
+        let owned = |text: Option<Cow<'_, str>>| text.map(|text| Cow::Owned(text.into_owned()));
+        Hints {
+            model: self.model.map(|model| ModelName { name: Cow::Owned(model.name.into_owned()), range: model.range }),
+            sequences: self.sequences,
+            streams: self.streams,
+            prompt_cache_key: owned(self.prompt_cache_key),
+            previous_response_id: owned(self.previous_response_id),
+            user_id: owned(self.user_id),
+            parts: Parts::default(),
+        }
+    }
+}
+
+/// The fields that a prompt is made of, in any of the APIs, as they stand in the body. `null` is as good as absent.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Parts<'a>([Option<&'a RawValue>; PARTS]);
+
+impl PartialEq for Parts<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.iter().zip(&other.0).all(|(one, other)| one.map(RawValue::get) == other.map(RawValue::get))
+    }
+}
+
+impl<'a> Parts<'a> {
+    /// A field's value.
+    pub fn get(&self, part: Part) -> Option<&'a RawValue> {
+        self.0[part as usize].filter(|raw| raw.get() != "null")
+    }
+}
+
+/// A field that a prompt is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names are the fields' own")]
+pub enum Part {
+    Messages,
+    Tools,
+    ToolChoice,
+    Documents,
+    ChatTemplate,
+    ChatTemplateKwargs,
+    AddGenerationPrompt,
+    ContinueFinalMessage,
+    AddSpecialTokens,
+    TruncatePromptTokens,
+    CacheSalt,
+    ExtraKey,
+    Prompt,
+    Text,
+    InputIds,
+    Input,
+    Instructions,
+    Reasoning,
+    ReasoningEffort,
+    OutputConfig,
+    System,
+    PreviousResponseId,
+}
+
+const PARTS: usize = Part::PreviousResponseId as usize + 1;
 
 #[derive(Default)]
 struct Fields<'a> {
     model: Option<&'a RawValue>,
+    stream: Option<&'a RawValue>,
     n: Option<&'a RawValue>,
     best_of: Option<&'a RawValue>,
-    prompt: Option<&'a RawValue>,
     prompt_cache_key: Option<&'a RawValue>,
-    previous_response_id: Option<&'a RawValue>,
     metadata: Option<&'a RawValue>,
+    parts: Parts<'a>,
 }
 
-#[derive(serde::Deserialize)]
-#[serde(field_identifier, rename_all = "snake_case")]
 enum Field {
     Model,
+    Stream,
     N,
     BestOf,
-    Prompt,
-    #[serde(rename = "prompt_cache_key")]
     CacheKey,
-    PreviousResponseId,
     Metadata,
-    #[serde(other)]
+    Part(Part),
     Other,
 }
 
-struct FieldsVisitor;
+impl<'de> serde::Deserialize<'de> for Field {
+    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
+        json.deserialize_identifier(FieldVisitor)
+    }
+}
+
+struct FieldVisitor;
+
+impl Visitor<'_> for FieldVisitor {
+    type Value = Field;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a key")
+    }
+
+    fn visit_str<E>(self, key: &str) -> Result<Field, E> {
+        Ok(match key {
+            "model" => Field::Model,
+            "stream" => Field::Stream,
+            "n" => Field::N,
+            "best_of" => Field::BestOf,
+            "prompt_cache_key" => Field::CacheKey,
+            "metadata" => Field::Metadata,
+            "messages" => Field::Part(Part::Messages),
+            "tools" => Field::Part(Part::Tools),
+            "tool_choice" => Field::Part(Part::ToolChoice),
+            "documents" => Field::Part(Part::Documents),
+            "chat_template" => Field::Part(Part::ChatTemplate),
+            "chat_template_kwargs" => Field::Part(Part::ChatTemplateKwargs),
+            "add_generation_prompt" => Field::Part(Part::AddGenerationPrompt),
+            "continue_final_message" => Field::Part(Part::ContinueFinalMessage),
+            "add_special_tokens" => Field::Part(Part::AddSpecialTokens),
+            "truncate_prompt_tokens" => Field::Part(Part::TruncatePromptTokens),
+            "cache_salt" => Field::Part(Part::CacheSalt),
+            "extra_key" => Field::Part(Part::ExtraKey),
+            "prompt" => Field::Part(Part::Prompt),
+            "text" => Field::Part(Part::Text),
+            "input_ids" => Field::Part(Part::InputIds),
+            "input" => Field::Part(Part::Input),
+            "instructions" => Field::Part(Part::Instructions),
+            "reasoning" => Field::Part(Part::Reasoning),
+            "reasoning_effort" => Field::Part(Part::ReasoningEffort),
+            "output_config" => Field::Part(Part::OutputConfig),
+            "system" => Field::Part(Part::System),
+            "previous_response_id" => Field::Part(Part::PreviousResponseId),
+            _ => Field::Other,
+        })
+    }
+
+    fn visit_bytes<E>(self, _: &[u8]) -> Result<Field, E> {
+        Ok(Field::Other)
+    }
+}
+
+/// Reads the fields; without `parts` their values are skipped unread, so that they need not be UTF-8.
+struct FieldsVisitor {
+    parts: bool,
+}
 
 impl<'de> Visitor<'de> for FieldsVisitor {
     type Value = Fields<'de>;
@@ -74,13 +194,16 @@ impl<'de> Visitor<'de> for FieldsVisitor {
         while let Some(key) = map.next_key()? {
             let slot = match key {
                 Field::Model => &mut fields.model,
+                Field::Stream => &mut fields.stream,
                 Field::N => &mut fields.n,
                 Field::BestOf => &mut fields.best_of,
-                Field::Prompt => &mut fields.prompt,
                 Field::CacheKey => &mut fields.prompt_cache_key,
-                Field::PreviousResponseId => &mut fields.previous_response_id,
                 Field::Metadata => &mut fields.metadata,
-                Field::Other => {
+                // Two of them say where a request goes and how much it is.
+                Field::Part(part) if self.parts || matches!(part, Part::Prompt | Part::PreviousResponseId) => {
+                    &mut fields.parts.0[part as usize]
+                }
+                Field::Part(_) | Field::Other => {
                     map.next_value::<IgnoredAny>()?;
                     continue;
                 }
@@ -96,22 +219,35 @@ impl<'de> Visitor<'de> for FieldsVisitor {
 /// # Errors
 /// When it is not one JSON object; the message gives line and column.
 pub fn read(body: &[u8]) -> Result<Hints<'_>, serde_json::Error> {
-    let mut json = serde_json::Deserializer::from_slice(body);
-    let fields = (&mut json).deserialize_map(FieldsVisitor)?;
-    json.end()?;
+    // One look at all bytes lets every value be taken out of the body without another.
+    let fields = match std::str::from_utf8(body) {
+        Ok(text) => fields(serde_json::Deserializer::from_str(text), true)?,
+        Err(_) => fields(serde_json::Deserializer::from_slice(body), false)?,
+    };
     let number = |raw: Option<&RawValue>| raw.and_then(|raw| raw.get().parse::<u32>().ok()).unwrap_or(1);
     let sequences = number(fields.n).max(number(fields.best_of)).max(1);
     Ok(Hints {
         model: fields.model.and_then(|raw| Some(ModelName { name: string(raw)?, range: range_of(body, raw) })),
-        sequences: sequences.saturating_mul(fields.prompt.map_or(1, prompts)),
+        sequences: sequences.saturating_mul(fields.parts.get(Part::Prompt).map_or(1, prompts)),
+        streams: fields.stream.is_some_and(|raw| raw.get() == "true"),
         prompt_cache_key: fields.prompt_cache_key.and_then(string),
-        previous_response_id: fields.previous_response_id.and_then(string),
+        previous_response_id: fields.parts.get(Part::PreviousResponseId).and_then(string),
         user_id: fields.metadata.and_then(user_id),
+        parts: fields.parts,
     })
 }
 
+fn fields<'a, R: serde_json::de::Read<'a>>(
+    mut json: serde_json::Deserializer<R>,
+    parts: bool,
+) -> Result<Fields<'a>, serde_json::Error> {
+    let fields = (&mut json).deserialize_map(FieldsVisitor { parts })?;
+    json.end()?;
+    Ok(fields)
+}
+
 /// A JSON string's value; `None` for any other type.
-fn string(raw: &RawValue) -> Option<Cow<'_, str>> {
+pub(super) fn string(raw: &RawValue) -> Option<Cow<'_, str>> {
     #[derive(serde::Deserialize)]
     struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
     serde_json::from_str::<Text<'_>>(raw.get()).ok().map(|text| text.0)
@@ -179,8 +315,24 @@ mod tests {
     #[test]
     fn odd_types_are_ignored_and_the_last_duplicate_counts() {
         let hints = read(br#"{"model":7,"n":"x","metadata":[],"prompt":[1,2],"prompt_cache_key":null}"#).unwrap();
-        assert_eq!(hints, Hints { sequences: 1, ..Hints::default() });
+        assert_eq!(hints, Hints { sequences: 1, parts: hints.parts, ..Hints::default() });
         assert_eq!(read(br#"{"model":"a","model":"b"}"#).unwrap().model.unwrap().name, "b");
+    }
+
+    #[test]
+    fn it_streams_when_the_last_word_of_the_body_is_true() {
+        for (body, streams) in [
+            (r#"{"stream": true}"#, true),
+            (r#"{"stream":false,"messages":[{"stream":false}],"\u0073tream":true}"#, true),
+            (r#"{"stream":true,"stream":null}"#, false),
+            (r#"{"stream":"true"}"#, false),
+            (r#"{"stream":[true]}"#, false),
+            (r#"{"x":{"stream":true}}"#, false),
+        ] {
+            let hints = read(body.as_bytes()).unwrap();
+            assert_eq!((hints.streams, hints.detached().streams), (streams, streams), "{body}");
+        }
+        assert!(read(b"{\"stream\":true,\"messages\":\"\xff\"}").unwrap().streams, "a prompt that is not UTF-8");
     }
 
     #[test]
@@ -189,6 +341,13 @@ mod tests {
             assert!(read(bad.as_bytes()).is_err(), "{bad}");
         }
         assert!(read(b"{\n\"a\" 1}").unwrap_err().to_string().contains("line 2 column"));
+    }
+
+    #[test]
+    fn a_prompt_that_is_not_utf8_hides_no_model() {
+        let hints = read(b"{\"messages\":[\"\xff\"],\"model\":\"m\"}").unwrap();
+        assert_eq!(hints.model.unwrap().name, "m");
+        assert!(hints.parts.get(Part::Messages).is_none());
     }
 
     #[test]

@@ -16,6 +16,8 @@ pub enum Phase {
     Read,
     /// Model and size checks.
     Admit,
+    /// Making blocks of the prompt.
+    Tokens,
     /// Choosing a replica.
     Decide,
     /// Opening a connection to it.
@@ -37,6 +39,7 @@ impl Phase {
             Self::Head => "head",
             Self::Read => "read",
             Self::Admit => "admit",
+            Self::Tokens => "tokens",
             Self::Decide => "decide",
             Self::Connect => "connect",
             Self::Send => "send",

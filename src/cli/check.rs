@@ -3,6 +3,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::config::{self, Config};
+use crate::fleet::Encoders;
 
 /// Check a configuration file, and say everything that is wrong with it.
 ///
@@ -36,7 +37,8 @@ pub fn run(args: Args) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match load(&args.file) {
+    // A tokenizer is no better than what can be loaded of it.
+    match load(&args.file).and_then(|config| Encoders::load(&config).map(|_| config)) {
         Ok(config) if args.print_effective => super::print(&config.effective_yaml()),
         Ok(config) => {
             let reload = old.map_or(String::new(), |old| against(&old, &config));

@@ -73,6 +73,7 @@ pub fn run(args: Args) -> ExitCode {
             decode_tps: speed(args.decode_tps),
             ..engine::Options::default()
         },
+        ..MockOptions::default()
     };
     // Best effort: thousands of open streams need descriptors, a few do not.
     let _ = rlimit::increase_nofile_limit(u64::MAX);

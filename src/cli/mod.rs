@@ -1,6 +1,7 @@
 //! The command line: one file a command, each a `clap` arguments struct and a `run` that returns the exit code.
 pub mod check;
 pub mod demo;
+pub mod explain;
 mod lifecycle;
 pub mod mock;
 pub mod schema;
@@ -24,6 +25,7 @@ pub struct Cli {
 enum Command {
     Serve(serve::Args),
     Check(check::Args),
+    Explain(explain::Args),
     Schema(schema::Args),
     Mock(mock::Args),
     Demo(demo::Args),
@@ -35,6 +37,7 @@ pub fn run(cli: Cli) -> ExitCode {
     match cli.command {
         Command::Serve(args) => serve::run(args),
         Command::Check(args) => check::run(args),
+        Command::Explain(args) => explain::run(args),
         Command::Schema(args) => schema::run(args),
         Command::Mock(args) => mock::run(args),
         Command::Demo(args) => demo::run(args),

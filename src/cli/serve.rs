@@ -8,6 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::lifecycle::{self, Signals};
 use crate::config::{self, Config, LogFormat, ServeArgs};
+use crate::fleet::Encoders;
 use crate::proxy::{self, Inherited, Proxy, Running, Trigger};
 use crate::{admin, telemetry};
 
@@ -43,10 +44,10 @@ pub struct Args {
     /// A replica, http://host:port[/base]; repeat for more
     #[arg(long, value_name = "URL")]
     replica: Vec<String>,
-    /// round_robin, random, least_load, power_of_two or session_sticky [default: power_of_two]
+    /// round_robin, random, least_load, power_of_two, session_sticky or cache_aware [default: power_of_two]
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
-    /// Folder with the model's tokenizer.json
+    /// Folder with the model's tokenizer.json and chat template, for cache_aware
     #[arg(long, value_name = "DIR")]
     tokenizer: Option<String>,
     /// Address of the admin listener, or `off` [default: 127.0.0.1:9090]
@@ -72,8 +73,9 @@ pub fn run(args: Args) -> ExitCode {
             admin: args.admin,
         }),
     };
-    let config = match config {
-        Ok(config) => config,
+    let loaded = config.and_then(|config| Encoders::load(&config).map(|encoders| (config, encoders)));
+    let (config, encoders) = match loaded {
+        Ok(loaded) => loaded,
         Err(errors) => {
             eprintln!("{errors}");
             return ExitCode::FAILURE;
@@ -92,7 +94,7 @@ pub fn run(args: Args) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let ended = runtime.block_on(serve(config, args.config.as_deref(), inherited));
+    let ended = runtime.block_on(serve(config, encoders, args.config.as_deref(), inherited));
     // What is open even now is dropped; the access log tells of it, too.
     runtime.shutdown_timeout(Duration::from_millis(100));
     match ended {
@@ -107,14 +109,19 @@ pub fn run(args: Args) -> ExitCode {
     }
 }
 
-async fn serve(config: Config, file: Option<&Path>, mut inherited: Inherited) -> std::io::Result<Arc<Proxy>> {
+async fn serve(
+    config: Config,
+    encoders: Encoders,
+    file: Option<&Path>,
+    mut inherited: Inherited,
+) -> std::io::Result<Arc<Proxy>> {
     // Each open request takes two sockets; the soft limit is often far below what the system allows.
     if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
         tracing::warn!(%error, "the limit of open files stays as it is");
     }
     // Before anything listens: whoever sees that it does may send a signal, and the system's default is to die.
     let mut signals = Signals::new()?;
-    let proxy = Proxy::new(config, Some(Box::new(std::io::stdout())))?;
+    let proxy = Proxy::new(config, encoders, Some(Box::new(std::io::stdout())))?;
     if let Some(file) = file {
         proxy.set_config_file(file);
     }

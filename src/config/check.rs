@@ -168,6 +168,10 @@ impl<'a> Check<'a> {
                     value: Value::Map(vec![(short.name(), item)]),
                 })
             }
+            // Of a map that may be switched off, or left to Warmroute.
+            (Data::Scalar(text), Kind::Map) if key.off.is_some() => {
+                self.scalar(key, key.off, Scalar::OneOf(&[]), path, node.place, text)
+            }
             _ => self.wrong_shape(key, path, node),
         }
     }
@@ -209,7 +213,8 @@ impl<'a> Check<'a> {
         };
         let switched_off = matches!(text.as_str(), "off" | "none");
         let parsed = match off {
-            Some(word) if switched_off || text == word => Ok(Value::Off),
+            // Either of the two will do; a word such as `detect` or `learned` switches nothing off.
+            Some(word) if text == word || (switched_off && matches!(word, "off" | "none")) => Ok(Value::Off),
             None if switched_off && matches!(kind, Scalar::Time(..) | Scalar::Size(..) | Scalar::Count(..)) => {
                 Err("is not possible here: this cannot be switched off".into())
             }

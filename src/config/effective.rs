@@ -25,6 +25,7 @@ impl Config {
         json!({
             "listen": self.listen.iter().map(listen).collect::<Vec<_>>(),
             "trusted_proxies": networks(&self.trusted_proxies),
+            "expose": if self.expose.is_empty() { json!("off") } else { json!(networks(&self.expose)) },
             "admin": admin,
             "pools": self.pools.iter().map(pool).collect::<Vec<_>>(),
             "timeouts": {
@@ -101,6 +102,7 @@ fn pool(pool: &Pool) -> Value {
         Models::Named { model, aliases } => {
             insert(&mut map, "model", &**model);
             insert(&mut map, "aliases", aliases.iter().map(|a| &**a).collect::<Vec<_>>());
+            insert(&mut map, "adapters", pool.adapters.iter().map(|a| &**a).collect::<Vec<_>>());
         }
     }
     insert(&mut map, "engine", pool.engine.map_or("detect", Engine::as_str));
@@ -118,6 +120,7 @@ fn pool(pool: &Pool) -> Value {
     insert(&mut map, "health", pool.health.effective());
     insert(&mut map, "retry", pool.retry.effective());
     insert(&mut map, "queue", pool.queue.effective());
+    super::prefix::effective(pool, &mut map);
     insert(&mut map, "shadow", pool.shadow.as_ref().map_or(json!("none"), policy));
     Value::Object(map)
 }
@@ -131,7 +134,10 @@ fn policy(policy: &Policy) -> Value {
             insert(&mut map, "header", header.as_str());
             affinity
         }
-        Policy::CacheAware(_) => return Value::Object(map),
+        Policy::CacheAware(settings) => {
+            settings.effective(&mut map);
+            return Value::Object(map);
+        }
         Policy::RoundRobin | Policy::Random | Policy::LeastLoad | Policy::PowerOfTwo => return Value::Object(map),
     };
     insert(&mut map, "fallback", affinity.fallback.as_str());
@@ -175,6 +181,9 @@ fn replica(replica: &Replica) -> Value {
         insert(&mut map, "credential", MASK);
     }
     insert(&mut map, "max_in_flight", replica.max_in_flight.map_or(json!("none"), Value::from));
+    if let Some(tokens) = replica.cache_tokens {
+        insert(&mut map, "cache_tokens", tokens);
+    }
     insert(&mut map, "incarnation", replica.incarnation);
     if let Some(tls) = &replica.tls {
         let value = json!({ "ca": authorities(tls.ca.as_ref()), "server_name": &*tls.server_name });
@@ -203,6 +212,9 @@ fn discover(discover: &Discover) -> Value {
                 insert(&mut map, "credential", MASK);
             }
             insert(&mut map, "max_in_flight", dns.max_in_flight.map_or(json!("none"), Value::from));
+            if let Some(tokens) = dns.cache_tokens {
+                insert(&mut map, "cache_tokens", tokens);
+            }
         }
     }
     insert(&mut map, "interval", show_duration(discover.interval));

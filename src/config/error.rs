@@ -110,7 +110,9 @@ impl Errors {
 
 /// A line that may hold a secret even where the tree could not be read so far as to know.
 fn looks_secret(line: &str) -> bool {
-    line.contains("token:") || line.contains("credential") || (line.contains("://") && line.contains('@'))
+    line.replace("per_token:", "").contains("token:")
+        || line.contains("credential")
+        || (line.contains("://") && line.contains('@'))
 }
 
 impl fmt::Display for Errors {

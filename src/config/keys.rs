@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::table::TABLE;
-use super::units::{show_duration, show_size};
+use super::units::{show_duration, show_seconds, show_size};
 
 /// One key.
 #[derive(Debug, Clone, Copy)]
@@ -61,6 +61,8 @@ pub enum Scalar {
     Percent(u64, u64),
     /// A length of time.
     Time(Duration, Duration),
+    /// A share of a second, with a fraction where it is wanted; from and to, in seconds.
+    Seconds(f64, f64),
     /// A number of bytes.
     Size(u64, u64),
     /// One of a few words.
@@ -89,6 +91,8 @@ pub enum Scalar {
     Authorities,
     /// An IP address, or a network in CIDR form.
     Network,
+    /// The same, or the word `trusted`.
+    Peer,
     /// A DNS name or IP address, as a certificate carries it.
     ServerName,
 }
@@ -188,6 +192,9 @@ impl Scalar {
             Self::Time(min, max) => {
                 format!("a duration with its unit, {} to {}", show_duration(*min), show_duration(*max))
             }
+            Self::Seconds(min, max) => {
+                format!("a time with its unit (s, ms, us, ns), {} to {}", show_seconds(*min), show_seconds(*max))
+            }
             Self::Size(min, max) => format!("a size with its unit, {} to {}", show_size(*min), show_size(*max)),
             Self::OneOf(words) => {
                 let words: Vec<_> = words.iter().map(|w| format!("`{w}`")).collect();
@@ -202,6 +209,7 @@ impl Scalar {
             Self::Pem => "the path of a PEM file".into(),
             Self::Authorities => "the path of a PEM file of certificates".into(),
             Self::Network => "an IP address or a network such as `10.0.0.0/8`".into(),
+            Self::Peer => "an IP address, a network such as `10.0.0.0/8`, or `trusted`".into(),
             Self::ServerName => "a DNS name or an IP address".into(),
             Self::Tokenizer => "a folder that holds a `tokenizer.json`".into(),
             Self::File => "the path of a file, relative to this one".into(),

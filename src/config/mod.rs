@@ -16,6 +16,7 @@ mod listeners;
 mod live;
 mod model;
 mod node;
+mod prefix;
 mod reference;
 mod resilience;
 mod resolve;

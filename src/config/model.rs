@@ -13,6 +13,7 @@ use ipnet::IpNet;
 
 use super::tls::{ListenTls, PoolTls, ReplicaTls};
 
+pub use super::prefix::{CacheAware, LoadUnit, Prefill, Stay};
 pub use super::resilience::{Breaker, Health, Queue, Retry, RetryOn};
 pub use super::sources::Sources;
 
@@ -33,6 +34,8 @@ pub struct Config {
     pub limits: Limits,
     /// What is logged, and how.
     pub logging: Logging,
+    /// Peers whose answers say which replica gave them, why it was chosen and what of the prompt it held. Default none.
+    pub expose: Vec<IpNet>,
     /// Where each value was written.
     pub sources: Sources,
 }
@@ -95,7 +98,8 @@ pub struct Pool {
     pub models: Models,
     /// What the replicas are; `None` = find out.
     pub engine: Option<Engine>,
-    /// Folder with `tokenizer.json`; `None` = text blocks.
+    /// Folder with `tokenizer.json` and the chat template; `None` = text blocks. In a pool for any model: that of the one
+    /// model behind it, whatever it is asked for as.
     pub tokenizer: Option<PathBuf>,
     /// How a replica is chosen.
     pub policy: Policy,
@@ -127,7 +131,8 @@ pub struct Pool {
     pub tokens_budget: Duration,
     /// How long a prefill takes.
     pub prefill: Prefill,
-    /// LoRA adapters: further names that clients may use and the engine knows.
+    /// LoRA adapters: further names that clients may use, and that the engine is sent as they are. Never with
+    /// [`Models::Any`].
     pub adapters: Vec<Arc<str>>,
 }
 
@@ -203,84 +208,6 @@ pub enum Policy {
     },
     /// The replica that holds the longest prefix, unless it is too busy.
     CacheAware(CacheAware),
-}
-
-/// What `cache_aware` is set by.
-#[derive(Debug, Clone, PartialEq)]
-pub struct CacheAware {
-    /// Whether load may keep a request from its prefix. Default [`Stay::Balanced`].
-    pub affinity: Stay,
-    /// A shorter match is none, in tokens. Default 1,024.
-    pub min_match_tokens: u32,
-    /// A preferred replica is left when its load is over this multiple of the alternative's (default 2)…
-    pub max_load_ratio: f64,
-    /// …and so much above it: in requests (default 8) or placements (default 16)…
-    pub min_load_gap: u32,
-    /// …or, where queued seconds are the load, in time. Default 2 s.
-    pub min_queue_gap: Duration,
-    /// Where a request without a preferred replica goes. Default [`LoadPolicy::PowerOfTwo`].
-    pub fallback: LoadPolicy,
-    /// What counts as load. Default [`LoadUnit::Requests`].
-    pub load: LoadUnit,
-}
-
-impl Default for CacheAware {
-    fn default() -> Self {
-        Self {
-            affinity: Stay::Balanced,
-            min_match_tokens: 1_024,
-            max_load_ratio: 2.0,
-            min_load_gap: LoadUnit::Requests.min_load_gap(),
-            min_queue_gap: Duration::from_secs(2),
-            fallback: LoadPolicy::PowerOfTwo,
-            load: LoadUnit::Requests,
-        }
-    }
-}
-
-/// Whether a request stays with its prefix.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stay {
-    /// As long as the replica admits it.
-    Prefer,
-    /// Unless the replica is much busier than the alternative.
-    Balanced,
-}
-
-/// What counts as a replica's load.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LoadUnit {
-    /// Requests in flight.
-    Requests,
-    /// Requests lately placed there.
-    Placements,
-    /// Seconds of prefill that wait there.
-    QueuedSeconds,
-}
-
-impl LoadUnit {
-    /// The default of `min_load_gap`.
-    pub fn min_load_gap(self) -> u32 {
-        if self == Self::Placements { 16 } else { 8 }
-    }
-}
-
-/// How long a prefill of n tokens takes of which m are cached: `overhead + per_token·(n−m) + per_pair·(n²−m²)` seconds
-/// (linear layers, then attention).
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub enum Prefill {
-    /// Learned from the first tokens of requests that met no queue.
-    #[default]
-    Learned,
-    /// As the operator measured it.
-    Fixed {
-        /// Seconds of each request.
-        overhead: f64,
-        /// Seconds of each uncached token.
-        per_token: f64,
-        /// Seconds of each pair of an uncached token and one before it.
-        per_pair: f64,
-    },
 }
 
 /// What sticky policies share.
@@ -418,6 +345,8 @@ pub struct Dns {
     pub credential: Option<Secret>,
     /// Bound of each replica.
     pub max_in_flight: Option<u32>,
+    /// Tokens of KV cache of each replica; `None` = the pool's `cache_tokens`.
+    pub cache_tokens: Option<u64>,
 }
 
 impl Dns {

@@ -1,5 +1,7 @@
 //! Checked values → the configuration they mean: defaults filled in, and what concerns more than one key checked.
 mod discover;
+mod policy;
+mod unique;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -13,11 +15,11 @@ use rustls::pki_types::ServerName;
 
 pub(super) use discover::replica_list;
 
-use super::built_in::is_built_in;
 use super::check::Item;
 use super::error::{Error, Errors, Place};
 use super::listeners;
 use super::model::*;
+use super::prefix;
 use super::resilience;
 use super::scalar::Value;
 use super::tls::{Authorities, ClientCertificates, MinVersion, PoolTls, ReplicaTls};
@@ -28,6 +30,7 @@ pub(super) fn resolve(root: &Item, errors: &mut Errors) -> Option<Config> {
     let (listen, admin) = listeners::resolve(root, errors);
     let pools = pools(root, errors);
     let trusted_proxies = networks(root, "trusted_proxies");
+    let expose = expose(root, &trusted_proxies, errors);
     Some(Config {
         listen: listen?,
         trusted_proxies,
@@ -36,6 +39,7 @@ pub(super) fn resolve(root: &Item, errors: &mut Errors) -> Option<Config> {
         timeouts,
         limits,
         logging,
+        expose,
         sources: Sources::of(root),
     })
 }
@@ -79,6 +83,8 @@ read! {
     Engine: Value::Word(w) => Engine::named(w);
     LoadPolicy: Value::Word(w) => LoadPolicy::named(w);
     RequestEncoding: Value::Word(w) => RequestEncoding::named(w);
+    Stay: Value::Word(w) => Stay::named(w);
+    LoadUnit: Value::Word(w) => LoadUnit::named(w);
     RetryOn: Value::Word(w) => RetryOn::named(w);
     LogFormat: Value::Word(w) => LogFormat::named(w);
 }
@@ -99,6 +105,26 @@ pub(super) fn or<T: Read>(item: Option<&Item>, name: &str, default: T) -> T {
 
 pub(super) fn networks(item: &Item, name: &str) -> Vec<IpNet> {
     item.items(name).iter().filter_map(|item| IpNet::read(&item.value)).collect()
+}
+
+/// Who is told of decisions. The word `trusted` stands for the peers of `trusted_proxies`.
+fn expose(root: &Item, trusted: &[IpNet], errors: &mut Errors) -> Vec<IpNet> {
+    let mut peers = Vec::new();
+    for item in root.items("expose") {
+        match &item.value {
+            Value::Network(network) => peers.push(*network),
+            Value::Word(_) => {
+                if trusted.is_empty() && root.get("trusted_proxies").is_none() {
+                    let problem = "`trusted` stands for the peers of `trusted_proxies`, and none are written";
+                    let remedy = "write `trusted_proxies: [10.0.0.0/8]` too, or the networks here in place of the word";
+                    errors.push(Error::new(item.place, &item.path, problem, remedy));
+                }
+                peers.extend(trusted);
+            }
+            _ => {}
+        }
+    }
+    peers
 }
 
 fn timeouts(root: &Item) -> Timeouts {
@@ -158,13 +184,22 @@ struct Across<'a> {
     names: HashMap<Arc<str>, (String, Place)>,
     paths: HashMap<Arc<str>, (String, Place)>,
     replicas: Vec<(Replica, String, Place)>,
+    /// What a replica is taken to keep, itself or by its pool.
+    capacities: HashMap<Arc<str>, (u64, String, Place)>,
     /// How a replica is probed: it is probed once, whichever pools it stands in.
     probes: HashMap<Arc<str>, (Health, String, Place)>,
 }
 
 impl<'a> Across<'a> {
     fn new(errors: &'a mut Errors) -> Self {
-        Self { errors, names: HashMap::new(), paths: HashMap::new(), replicas: Vec::new(), probes: HashMap::new() }
+        Self {
+            errors,
+            names: HashMap::new(),
+            paths: HashMap::new(),
+            replicas: Vec::new(),
+            capacities: HashMap::new(),
+            probes: HashMap::new(),
+        }
     }
 
     fn push(&mut self, item: &Item, problem: impl Into<String>, remedy: &str) {
@@ -181,8 +216,10 @@ impl<'a> Across<'a> {
         let session = self.session(item);
         let mut replicas: Vec<Replica> = Vec::new();
         let pool_tls = pool_tls(item);
+        let cache_tokens = prefix::cache_tokens(item);
         for item in item.items("replicas") {
             let Some(replica) = self.replica(item, &pool_tls, &replicas) else { continue };
+            self.one_capacity(item, &replica, cache_tokens);
             replicas.push(replica);
         }
         let discover = self.discover(item, pool_tls);
@@ -193,6 +230,7 @@ impl<'a> Across<'a> {
         {
             self.push(given, "a pool that takes any model has none to look for", "write `model: NAME`, or remove it");
         }
+        let adapters = self.adapters(item, &models);
         let health = resilience::health(item, &models);
         self.one_probe(item, &replicas, &health);
         let name = match &models {
@@ -221,12 +259,12 @@ impl<'a> Across<'a> {
             retry: resilience::retry(item),
             queue: resilience::queue(item),
             shadow: shadow?,
-            cache_tokens: 500_000,
-            index_bytes: 64 << 20,
-            tokens_bytes: 32 << 20,
-            tokens_budget: Duration::from_secs(1),
-            prefill: Prefill::Learned,
-            adapters: Vec::new(),
+            cache_tokens,
+            index_bytes: prefix::index_bytes(item),
+            tokens_bytes: prefix::tokens_bytes(item),
+            tokens_budget: prefix::tokens_budget(item),
+            prefill: prefix::prefill(item),
+            adapters,
             models,
         })
     }
@@ -278,106 +316,6 @@ impl<'a> Across<'a> {
                 }
                 Some(Models::Named { model, aliases })
             }
-        }
-    }
-
-    fn unique_name(&mut self, item: &Item, name: &Arc<str>) {
-        match self.names.get(name) {
-            Some((path, place)) => {
-                let problem = format!("`{}` is already {path} ({place})", item.shown);
-                let remedy = "each name leads to one pool: put the replicas together in one, or rename one of the two";
-                self.push(item, problem, remedy);
-            }
-            None => {
-                self.names.insert(name.clone(), (item.path.clone(), item.place));
-            }
-        }
-    }
-
-    fn unique_paths(&mut self, pool: &Item) -> Vec<Arc<str>> {
-        let mut paths = Vec::new();
-        for item in pool.items("paths") {
-            let Some(path) = Arc::<str>::read(&item.value) else { continue };
-            if let Some((first, place)) = self.paths.get(&path) {
-                let problem = format!("`{}` is already {first} ({place})", item.shown);
-                self.push(item, problem, "a further path leads to one pool: keep it in one of the two");
-            }
-            if is_built_in(&path) {
-                let problem = format!("`{}` is served in any case, and never by this entry", item.shown);
-                let remedy = "leave it out: the router knows this path and answers it or finds the pool by itself; \
-                              `paths` are for those it does not know, such as `/pooling`";
-                self.push(item, problem, remedy);
-            }
-            self.paths.insert(path.clone(), (item.path.clone(), item.place));
-            paths.push(path);
-        }
-        paths
-    }
-
-    /// Replicas of several pools have one `health` in all of them: the other would be without effect.
-    fn one_probe(&mut self, pool: &Item, replicas: &[Replica], health: &Health) {
-        let at = pool.get("health").unwrap_or(pool);
-        for replica in replicas {
-            match self.probes.get(&replica.id) {
-                Some((first, path, place)) if !first.watches_alike(health) => {
-                    let problem =
-                        format!("replica `{}` also stands in {path} ({place}), with another `health`", replica.id);
-                    let remedy = "a replica is probed in one way: write the same `health` in both pools";
-                    self.errors.push(Error::new(at.place, &format!("{}.health", pool.path), problem, remedy));
-                    return;
-                }
-                Some(_) => {}
-                None => {
-                    self.probes.insert(replica.id.clone(), (health.clone(), pool.path.clone(), at.place));
-                }
-            }
-        }
-    }
-
-    /// A request has one header hash, so two policies that look at one must look at the same.
-    fn one_header(&mut self, pool: &Item, policy: &Policy, shadow: &Policy) {
-        if let (Policy::HeaderHash { header: a, .. }, Policy::HeaderHash { header: b, .. }) = (policy, shadow)
-            && a != b
-        {
-            let at = pool.get("shadow").and_then(|item| item.get("header")).unwrap_or(pool);
-            let problem = format!("the policy hashes `{a}`, its shadow `{b}`");
-            self.push(at, problem, "hash the same header in both, or choose another policy for one of them");
-        }
-    }
-
-    /// A policy; the inner `None` is one that is switched off.
-    fn policy(&mut self, item: &Item) -> Option<Option<Policy>> {
-        let kind = &item.get("type")?.value;
-        if matches!(kind, Value::Off) {
-            return Some(None);
-        }
-        let kind = <&'static str>::read(kind)?;
-        let sticky = matches!(kind, "session_sticky" | "header_hash");
-        for name in ["header", "fallback", "max_load_ratio", "min_load_gap"] {
-            if let Some(setting) = item.get(name).filter(|_| !(sticky && name != "header" || kind == "header_hash")) {
-                let users = if name == "header" { "`header_hash`" } else { "`session_sticky` and `header_hash`" };
-                let problem = format!("`{kind}` does not use `{name}`; {users} would");
-                self.push(setting, problem, "remove it, or choose another policy");
-            }
-        }
-        let d = Affinity::default();
-        let affinity = Affinity {
-            fallback: or(Some(item), "fallback", d.fallback),
-            max_load_ratio: or(Some(item), "max_load_ratio", d.max_load_ratio),
-            min_load_gap: or(Some(item), "min_load_gap", d.min_load_gap),
-        };
-        match kind {
-            "session_sticky" => Some(Some(Policy::SessionSticky(affinity))),
-            "header_hash" => {
-                let header = or(Some(item), "header", None);
-                let path = format!("{}.header", item.path);
-                if header.is_none() && !self.errors.iter().any(|e| e.path == path) {
-                    let remedy = "write `policy: { type: header_hash, header: x-user-id }`";
-                    self.push(item, "`header_hash` needs the `header` that it hashes", remedy);
-                }
-                Some(Some(Policy::HeaderHash { header: header?, affinity }))
-            }
-            load => LoadPolicy::named(load).map(|load| Some(Policy::from(load))),
         }
     }
 
@@ -447,7 +385,7 @@ impl<'a> Across<'a> {
             weight: or(Some(item), "weight", 1),
             credential: or(Some(item), "credential", None),
             max_in_flight: or(Some(item), "max_in_flight", None),
-            cache_tokens: None,
+            cache_tokens: or(Some(item), "cache_tokens", None),
             incarnation: or(Some(item), "incarnation", 0),
         };
         let at = item.get("id").unwrap_or(url_at);

@@ -40,6 +40,8 @@ pub(super) enum Value {
     Network(IpNet),
 }
 
+/// Stands for the peers of `trusted_proxies`.
+const TRUSTED: &str = "trusted";
 const MAX_SECRET: u64 = 64 << 10;
 const MAX_TOKENIZER: u64 = 256 << 20;
 
@@ -60,6 +62,7 @@ pub(super) fn parse(kind: Scalar, text: &str, base_dir: &Path) -> Result<Value, 
             Value::Ratio(within(units::count(digits.trim_end())?, min, max)? as f64 / 100.0)
         }
         Scalar::Time(min, max) => Value::Time(within(units::duration(text)?, min, max)?),
+        Scalar::Seconds(min, max) => Value::Ratio(within(units::seconds(text)?, min, max)?),
         Scalar::Size(min, max) => Value::Count(within(units::size(text)?, min, max)?),
         Scalar::OneOf(words) => match words.iter().find(|w| **w == text) {
             Some(word) => Value::Word(word),
@@ -83,6 +86,8 @@ pub(super) fn parse(kind: Scalar, text: &str, base_dir: &Path) -> Result<Value, 
         }
         Scalar::Authorities => Value::Authorities(Authorities::read(&base_dir.join(text))?),
         Scalar::Network => Value::Network(network(text)?),
+        Scalar::Peer if text == TRUSTED => Value::Word(TRUSTED),
+        Scalar::Peer => Value::Network(network(text)?),
         Scalar::ServerName => match ServerName::try_from(text) {
             Ok(_) => Value::Text(text.into()),
             Err(_) => return Err("is neither a DNS name nor an IP address".into()),

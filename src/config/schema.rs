@@ -28,7 +28,7 @@ fn property(key: &Key) -> Value {
     let mut alternatives = Vec::new();
     value(key.kind, &key.inside(), &mut alternatives);
     if let Some(word) = key.off {
-        alternatives.push(json!({ "enum": if word == "detect" { vec![word] } else { vec!["none", "off"] } }));
+        alternatives.push(json!({ "enum": off_words(word) }));
     }
     let mut property = Map::new();
     property.insert("description".into(), format!("{} Write {}.", key.doc, key.expects()).into());
@@ -52,7 +52,7 @@ fn value(kind: Kind, inside: &str, alternatives: &mut Vec<Value>) {
         Kind::MapOr(short) => {
             if let Some(key) = keys::find(inside, short) {
                 value(key.kind, &key.inside(), alternatives);
-                alternatives.extend(key.off.map(|word| json!({ "const": word })));
+                alternatives.extend(key.off.map(|word| json!({ "enum": off_words(word) })));
             }
             alternatives.push(map(inside));
         }
@@ -74,6 +74,11 @@ fn value(kind: Kind, inside: &str, alternatives: &mut Vec<Value>) {
     }
 }
 
+/// Either of the words that switch off will do; others stand for themselves.
+fn off_words(word: &'static str) -> Vec<&'static str> {
+    if matches!(word, "none" | "off") { vec!["none", "off"] } else { vec![word] }
+}
+
 /// Any value but text may also be a string that holds a variable.
 fn scalar(scalar: Scalar, alternatives: &mut Vec<Value>) {
     let text = |pattern: &str| json!({ "type": "string", "pattern": format!(r"{pattern}|\$\{{") });
@@ -85,6 +90,7 @@ fn scalar(scalar: Scalar, alternatives: &mut Vec<Value>) {
         Scalar::Ratio(min, max) => alternatives
             .extend([json!({ "type": "number", "minimum": min, "maximum": max }), text("^[0-9]+([.][0-9]+)?$")]),
         Scalar::Time(..) => alternatives.push(text("^[0-9]+ *[a-zA-Z]+( *[0-9]+ *[a-zA-Z]+)*$")),
+        Scalar::Seconds(..) => alternatives.push(text("^[0-9]+([.][0-9]+)? *(s|ms|us|µs|ns)$")),
         Scalar::Size(..) => alternatives.push(text("^[0-9][0-9_]* *([kKmMgG][iI]?)?[bB]$")),
         Scalar::Percent(..) => alternatives.push(text("^[0-9]+ *%$")),
         Scalar::OneOf(words) => {
@@ -108,6 +114,7 @@ fn scalar(scalar: Scalar, alternatives: &mut Vec<Value>) {
         | Scalar::Pem
         | Scalar::Authorities
         | Scalar::Network
+        | Scalar::Peer
         | Scalar::ServerName => {
             alternatives.push(json!({ "type": "string", "minLength": 1 }));
         }

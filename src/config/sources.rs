@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value as Json, json};
 
 use super::check::Item;
-use super::error::Place;
+use super::error::{Error, Errors, Place};
 use super::model::Config;
 use super::scalar::Value;
 
@@ -62,6 +62,17 @@ fn walk(item: &Item, path: String, written: &mut BTreeMap<String, Written>) {
 }
 
 impl Config {
+    /// What turned out to be wrong with values when they were used: key's path and problem of each.
+    pub fn refuse(&self, wrong: Vec<(String, String)>, remedy: &str) -> Errors {
+        let mut errors = Errors::new(&self.sources.file);
+        for (path, problem) in wrong {
+            let written = self.sources.written.get(&path);
+            let place = written.map_or(Place::Text { line: 1, column: 1 }, |written| written.place);
+            errors.push(Error::new(place, &path, problem, remedy));
+        }
+        errors
+    }
+
     /// [`Self::effective`], each value with its path and where it was written: `{"path", "value", "source"}`.
     pub fn sourced(&self) -> Json {
         let mut rows = Vec::new();

@@ -6,7 +6,7 @@ use super::keys::{
     Default::{Required, Value, Words},
     Key, Kind, Scalar,
 };
-use super::model::{DnsRecords, Engine, LoadPolicy, LogFormat, RequestEncoding, RetryOn};
+use super::model::{DnsRecords, Engine, LoadPolicy, LoadUnit, LogFormat, RequestEncoding, RetryOn, Stay};
 use super::tls::{ClientCertificates, MinVersion};
 
 const LIVE: bool = true;
@@ -16,6 +16,7 @@ const MINUTE: u64 = 60_000;
 const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
 const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
 const MAP: Kind = Kind::Map;
@@ -29,6 +30,7 @@ const REPLICA: Kind = Kind::MapOr("url");
 const RETRY_ON: Kind = one_of(RetryOn::NAMES);
 const LISTEN: Kind = Kind::MapOr("address");
 const NETWORK: Kind = Kind::Scalar(Scalar::Network);
+const PEER: Kind = Kind::Scalar(Scalar::Peer);
 const PEM: Kind = Kind::Scalar(Scalar::Pem);
 const AUTHORITIES: Kind = Kind::Scalar(Scalar::Authorities);
 const SERVER_NAME: Kind = Kind::Scalar(Scalar::ServerName);
@@ -46,6 +48,11 @@ const fn time(min_ms: u64, max_ms: u64) -> Kind {
 const fn size(min: u64, max: u64) -> Kind {
     Kind::Scalar(Scalar::Size(min, max))
 }
+const fn seconds(max: f64) -> Kind {
+    Kind::Scalar(Scalar::Seconds(0.0, max))
+}
+/// Tokens that a KV cache may hold.
+const CACHE_TOKENS: Kind = count(1, 1 << 40);
 const fn percent(min: u64, max: u64) -> Kind {
     Kind::Scalar(Scalar::Percent(min, max))
 }
@@ -73,7 +80,10 @@ impl Key {
 
 /// The names of `policy.type`.
 pub(super) const POLICIES: &[&str] =
-    &["round_robin", "random", "least_load", "power_of_two", "session_sticky", "header_hash"];
+    &["round_robin", "random", "least_load", "power_of_two", "session_sticky", "header_hash", "cache_aware"];
+const RATIO: Kind = Kind::Scalar(Scalar::Ratio(1.0, 1000.0));
+const RATIO_DEFAULT: super::keys::Default = Words("`1.25`; `2` with `cache_aware`");
+const GAP_DEFAULT: super::keys::Default = Words("`8`; `16` with `load: placements`");
 
 #[rustfmt::skip]
 pub(super) static TABLE: &[Key] = &[
@@ -100,6 +110,8 @@ pub(super) static TABLE: &[Key] = &[
 
     key("trusted_proxies", list(&NETWORK, 0), Words("none"), LIVE, "[10.0.0.0/8, \"::1\"]",
         "Peers whose `X-Forwarded-For` is continued and whose `X-Forwarded-Proto` and `-Host` are kept. From others all three are replaced."),
+    key("expose", list(&PEER, 0), Value("off"), LIVE, "[127.0.0.1, 10.0.0.0/8]",
+        "Peers whose answers carry `x-warmroute-replica`, `x-warmroute-reason` and `x-warmroute-matched-tokens`; judged as for `trusted_proxies`, and `trusted` stands for those. They tell of other clients' prompts: not for the public.").or("off"),
 
     key("admin", Kind::MapOr("listen"), Words("its keys' defaults"), RESTART, "off",
         "The operator's listener: readiness, metrics, this configuration, replicas. `off` closes it."),
@@ -116,10 +128,12 @@ pub(super) static TABLE: &[Key] = &[
         "`any`: every request comes here and no body is parsed for its model. Such a pool is the only one."),
     key("pools[].aliases", list(&NAME, 0), Words("none"), LIVE, "[default, qwen]",
         "Other names clients may use; the engine gets `model` in their place."),
+    key("pools[].adapters", list(&NAME, 0), Words("none"), LIVE, "[sql-lora]",
+        "LoRA adapters of the model: further names clients may use, passed on as they are. The prompts of each are matched apart from the others'."),
     key("pools[].engine", one_of(Engine::NAMES), Value("detect"), LIVE, "vllm",
         "What the replicas are.").or("detect"),
     key("pools[].tokenizer", Kind::Scalar(Scalar::Tokenizer), Value("none"), LIVE, "./qwen3",
-        "Folder with the model's `tokenizer.json`, relative to this file. Checked now; read by the prefix-aware policies.").or("none"),
+        "Folder with the model's `tokenizer.json` and its `chat_template.jinja` (or `tokenizer_config.json`), relative to this file: `cache_aware` then compares prompts as the engine's tokens, else as text. Beside `models: any` it says that one model stands behind the pool, whatever name it is asked for by.").or("none"),
     key("pools[].policy", Kind::MapOr("type"), Value("power_of_two"), LIVE, "session_sticky",
         "How a replica is chosen: a policy's name, or its name and settings."),
     key("pools[].policy.type", one_of(POLICIES), Required, LIVE, "least_load",
@@ -127,11 +141,19 @@ pub(super) static TABLE: &[Key] = &[
     key("pools[].policy.header", HEADER, Words("required by `header_hash`, not allowed elsewhere"), LIVE, "x-user-id",
         "The header that `header_hash` hashes."),
     key("pools[].policy.fallback", one_of(LoadPolicy::NAMES), Value("power_of_two"), LIVE, "least_load",
-        "`session_sticky`, `header_hash`: where a request without a key goes."),
-    key("pools[].policy.max_load_ratio", Kind::Scalar(Scalar::Ratio(1.0, 1000.0)), Value("1.25"), LIVE, "1.5",
-        "`session_sticky`, `header_hash`: a new key leaves its first choice when that replica's load is over this multiple of the mean…"),
-    key("pools[].policy.min_load_gap", count(0, 1_000_000), Value("8"), LIVE, "16",
-        "…and at least this many requests above the mean."),
+        "`session_sticky`, `header_hash`, `cache_aware`: where a request goes that has no key, or whose prefix nobody holds."),
+    key("pools[].policy.max_load_ratio", RATIO, RATIO_DEFAULT, LIVE, "1.5",
+        "`session_sticky`, `header_hash`: a new key leaves its first choice when that replica's load is over this multiple of the mean… `cache_aware`: a request leaves its prefix when the load there is over this multiple of the alternative's…"),
+    key("pools[].policy.min_load_gap", count(0, 1_000_000), GAP_DEFAULT, LIVE, "12",
+        "…and at least this many requests above it."),
+    key("pools[].policy.affinity", one_of(Stay::NAMES), Value("balanced"), LIVE, "prefer",
+        "`cache_aware`: whether load may take a request away from its prefix (`balanced`), or only a replica that is full, down or draining (`prefer`)."),
+    key("pools[].policy.min_match_tokens", count(0, 10_000_000), Value("1024"), LIVE, "256",
+        "`cache_aware`: a shorter match is none. What every replica holds, such as one system prompt for all, counts for none of them."),
+    key("pools[].policy.load", one_of(LoadUnit::NAMES), Value("requests"), LIVE, "queued_seconds",
+        "`cache_aware`: what counts as load: requests in flight, requests lately placed there (`placements`), or the seconds of prefill that wait there (`queued_seconds`, by `prefill`)."),
+    key("pools[].policy.min_queue_gap", time(0, HOUR), Value("2s"), LIVE, "500ms",
+        "`cache_aware` with `load: queued_seconds`: takes the place of `min_load_gap`."),
     key("pools[].session", MAP, Words("its keys' defaults"), LIVE, "{ keys: [header:x-session-id], ttl: 1h }",
         "How a session is recognised and remembered."),
     key("pools[].session.keys", list(&SESSION_KEY, 0), Words("none"), LIVE, "[header:x-session-id, body:/metadata/chat]",
@@ -158,6 +180,8 @@ pub(super) static TABLE: &[Key] = &[
         "Sent as `Authorization: Bearer …` in place of what the client sent."),
     key("pools[].replicas[].max_in_flight", count(1, 1_000_000), Value("none"), LIVE, "64",
         "Most requests open there at once.").or("none"),
+    key("pools[].replicas[].cache_tokens", CACHE_TOKENS, Words("the pool's `cache_tokens`"), LIVE, "300_000",
+        "Tokens of KV cache that it can keep."),
     key("pools[].replicas[].incarnation", count(0, 1 << 53), Value("0"), LIVE, "1",
         "Another number tells that the engine behind this URL is a new one, with nothing of the old one's cache."),
     key("pools[].discover", MAP, Words("none"), LIVE, "{ dns: engines.internal, port: 8000 }",
@@ -180,6 +204,8 @@ pub(super) static TABLE: &[Key] = &[
         "The `credential` of the replicas that DNS finds."),
     key("pools[].discover.max_in_flight", count(1, 1_000_000), Value("none"), LIVE, "64",
         "The `max_in_flight` of the replicas that DNS finds.").or("none"),
+    key("pools[].discover.cache_tokens", CACHE_TOKENS, Words("the pool's `cache_tokens`"), LIVE, "300_000",
+        "The `cache_tokens` of the replicas that DNS finds."),
     key("pools[].replicas[].tls", MAP, Words("the pool's `tls`"), LIVE, "{ server_name: engine.internal }",
         "How the certificate of an `https://` replica is judged."),
     key("pools[].replicas[].tls.ca", AUTHORITIES, Words("the pool's"), LIVE, "./tls/ca.pem",
@@ -248,6 +274,26 @@ pub(super) static TABLE: &[Key] = &[
         "Longest wait. Over it: 503."),
     key("pools[].queue.wait_for_ready", BOOL, Value("false"), LIVE, "true",
         "Whether requests also wait while no replica is up."),
+    key("pools[].tokens", MAP, Words("its keys' defaults"), LIVE, "{ cache: 128MiB }",
+        "What cutting prompts into tokens may take. Without a `tokenizer` it has no effect."),
+    key("pools[].tokens.cache", size(MIB, 64 * GIB), Value("32MiB"), LIVE, "128MiB",
+        "Memory for token boundaries of prompts seen lately: a longer prompt that begins alike is then tokenized from where they part."),
+    key("pools[].tokens.budget", time(1, MINUTE), Value("1s"), LIVE, "200ms",
+        "Longest time that one prompt is tokenized for. Over it the prompt is compared as text, and counted."),
+    key("pools[].index", Kind::MapOr("size"), Words("its keys' defaults"), LIVE, "{ size: 256MiB }",
+        "Which replica holds which prefix: kept for `cache_aware`, and for a `shadow` once more."),
+    key("pools[].index.size", size(MIB, 64 * GIB), Value("64MiB"), LIVE, "256MiB",
+        "Memory for it; prefixes unused for the longest time are forgotten first. A block of 16 tokens takes about 12 bytes a replica that holds it."),
+    key("pools[].cache_tokens", CACHE_TOKENS, Value("500000"), LIVE, "300_000",
+        "Tokens of KV cache that each replica can keep, where the replica has no `cache_tokens` of its own: what is over it is taken to be evicted, the least recently used first."),
+    key("pools[].prefill", MAP, Value("learned"), LIVE, "{ overhead: 5ms, per_token: 33.1us, per_pair: 0.596ns }",
+        "How long a prefill of n tokens lasts of which m are cached, for `load: queued_seconds`: overhead + per_token × (n − m) + per_pair × (n² − m²). `learned`: from the first tokens of requests that met no queue. The example is Qwen3-8B on an H100.").or("learned"),
+    key("pools[].prefill.overhead", seconds(60.0), Value("0s"), LIVE, "5ms",
+        "Of each request."),
+    key("pools[].prefill.per_token", seconds(1.0), Required, LIVE, "33.1us",
+        "Of each token that is not cached: 2 × parameters ÷ (FLOP/s that the GPU reaches)."),
+    key("pools[].prefill.per_pair", seconds(0.001), Value("0s"), LIVE, "0.596ns",
+        "Of each pair of such a token and one before it (attention): 2 × layers × heads × head size ÷ (FLOP/s that the GPU reaches)."),
     key("pools[].shadow", Kind::MapOr("type"), Value("none"), LIVE, "session_sticky",
         "A policy that decides beside `policy`, to be compared in the metrics. It never acts."),
     key("pools[].shadow.type", one_of(POLICIES), Required, LIVE, "least_load",
@@ -256,9 +302,17 @@ pub(super) static TABLE: &[Key] = &[
         "As under `policy`."),
     key("pools[].shadow.fallback", one_of(LoadPolicy::NAMES), Value("power_of_two"), LIVE, "least_load",
         "As under `policy`."),
-    key("pools[].shadow.max_load_ratio", Kind::Scalar(Scalar::Ratio(1.0, 1000.0)), Value("1.25"), LIVE, "1.5",
+    key("pools[].shadow.max_load_ratio", RATIO, RATIO_DEFAULT, LIVE, "1.5",
         "As under `policy`."),
-    key("pools[].shadow.min_load_gap", count(0, 1_000_000), Value("8"), LIVE, "16",
+    key("pools[].shadow.min_load_gap", count(0, 1_000_000), GAP_DEFAULT, LIVE, "12",
+        "As under `policy`."),
+    key("pools[].shadow.affinity", one_of(Stay::NAMES), Value("balanced"), LIVE, "prefer",
+        "As under `policy`."),
+    key("pools[].shadow.min_match_tokens", count(0, 10_000_000), Value("1024"), LIVE, "256",
+        "As under `policy`."),
+    key("pools[].shadow.load", one_of(LoadUnit::NAMES), Value("requests"), LIVE, "queued_seconds",
+        "As under `policy`."),
+    key("pools[].shadow.min_queue_gap", time(0, HOUR), Value("2s"), LIVE, "500ms",
         "As under `policy`."),
 
     key("timeouts", MAP, Words("its keys' defaults"), LIVE, "{ first_byte: 2m }",

@@ -74,6 +74,15 @@ fn around(key: &Key) -> Value {
         "shadow.fallback" | "shadow.max_load_ratio" | "shadow.min_load_gap" => {
             pool["shadow"] = json!({ "type": "session_sticky" });
         }
+        "shadow.min_queue_gap" => pool["shadow"] = json!({ "type": "cache_aware", "load": "queued_seconds" }),
+        "shadow.affinity" | "shadow.min_match_tokens" | "shadow.load" => {
+            pool["shadow"] = json!({ "type": "cache_aware" });
+        }
+        "policy.min_queue_gap" => pool["policy"] = json!({ "type": "cache_aware", "load": "queued_seconds" }),
+        "policy.affinity" | "policy.min_match_tokens" | "policy.load" => {
+            pool["policy"] = json!({ "type": "cache_aware" });
+        }
+        path if path.starts_with("prefill.") => pool["prefill"] = json!({ "per_token": "1us" }),
         "queue.max" => pool["queue"] = json!({ "timeout": "30s" }),
         "queue.timeout" | "queue.wait_for_ready" => pool["queue"] = json!({ "max": 100 }),
         "policy.header" => pool["policy"] = json!({ "type": "header_hash", "header": "x-a" }),
@@ -125,6 +134,54 @@ fn the_defaults_of_the_table_are_those_of_the_model() {
     }
 }
 
+/// Defaults that differ between policies, which the table can only tell in words.
+#[test]
+fn the_bounds_of_each_policy_are_those_of_the_table() {
+    let bounds = |policy: &str| {
+        let text = format!("listen: 127.0.0.1:1\npools: [{{ model: m, policy: {policy}, replicas: [\"http://a\"] }}]");
+        let shown = parse(&text, "test", Path::new(""), &no_env).unwrap().effective()["pools"][0]["policy"].clone();
+        [&shown["max_load_ratio"], &shown["min_load_gap"], &shown["min_queue_gap"]].map(Value::to_string)
+    };
+    for (policy, expected) in [
+        ("session_sticky", ["1.25", "8", "null"]),
+        ("{ type: header_hash, header: x-a }", ["1.25", "8", "null"]),
+        ("cache_aware", ["2.0", "8", "null"]),
+        ("{ type: cache_aware, load: placements }", ["2.0", "16", "null"]),
+        ("{ type: cache_aware, load: placements, min_load_gap: 8 }", ["2.0", "8", "null"]),
+        ("{ type: cache_aware, load: queued_seconds }", ["2.0", "null", "\"2s\""]),
+        ("{ type: cache_aware, affinity: prefer }", ["null", "null", "null"]),
+    ] {
+        assert_eq!(bounds(policy), expected, "{policy}");
+    }
+    for path in ["pools[].policy", "pools[].shadow"] {
+        let told = |name| keys::find(path, name).map(|key| key.default);
+        assert!(
+            matches!(told("max_load_ratio"), Some(Default::Words(words)) if words == "`1.25`; `2` with `cache_aware`")
+        );
+        assert!(
+            matches!(told("min_load_gap"), Some(Default::Words(words)) if words == "`8`; `16` with `load: placements`")
+        );
+    }
+}
+
+#[test]
+fn who_is_told_of_decisions() {
+    let peers = |text: &str| {
+        let pools = "pools: [{ model: m, replicas: [\"http://a\"] }]";
+        let config = parse(&format!("listen: 127.0.0.1:1\n{text}\n{pools}"), "test", Path::new(""), &no_env).unwrap();
+        let again = parse(&config.effective_yaml(), "effective", Path::new(""), &no_env).unwrap();
+        assert_eq!(again.expose, config.expose);
+        config.expose.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+    };
+    let trusted = "trusted_proxies: [10.0.0.0/8, \"::1\"]\n";
+    assert_eq!(peers(trusted), "", "by default nobody");
+    assert_eq!(peers("expose: off"), "");
+    assert_eq!(peers("expose: []"), "");
+    assert_eq!(peers("expose: 127.0.0.1"), "127.0.0.1/32");
+    assert_eq!(peers(&format!("{trusted}expose: trusted")), "10.0.0.0/8 ::1/128");
+    assert_eq!(peers(&format!("{trusted}expose: [trusted, 127.0.0.1]")), "10.0.0.0/8 ::1/128 127.0.0.1/32");
+}
+
 #[test]
 fn every_word_of_the_table_is_understood() {
     let dir = base_dir();
@@ -162,7 +219,7 @@ fn the_table_is_well_formed() {
 #[test]
 fn the_examples_pass() {
     let files = examples();
-    assert_eq!(files.len(), 6);
+    assert_eq!(files.len(), 7);
     for (path, _) in files {
         if let Err(errors) = load(&path, &no_env) {
             panic!("{errors}");

@@ -19,6 +19,27 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|_| "is not a duration".into())
 }
 
+/// Units of [`seconds`], each a power of ten.
+const FRACTIONS: [(&str, i32); 5] = [("s", 0), ("ms", -3), ("us", -6), ("µs", -6), ("ns", -9)];
+
+/// Seconds, of one unit and with a fraction where it is wanted: `33.1us`. The error completes "`TEXT` …".
+pub(super) fn seconds(text: &str) -> Result<f64, String> {
+    if is_bare_number(text) {
+        return Err(format!("has no unit: is it {text}us or {text}ns?"));
+    }
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let unit = FRACTIONS.iter().find(|(name, _)| *name == unit.trim_start());
+    // Read as one decimal number, so that what is shown reads back as the same.
+    let parsed = unit
+        .filter(|_| number.starts_with(|c: char| c.is_ascii_digit()))
+        .map(|(_, exponent)| format!("{number}e{exponent}").parse::<f64>());
+    match parsed {
+        Some(Ok(seconds)) if seconds.is_finite() => Ok(seconds),
+        _ => Err("is not a time".into()),
+    }
+}
+
 /// A number of bytes; the error completes "`TEXT` …".
 pub(super) fn size(text: &str) -> Result<u64, String> {
     if is_bare_number(text) {
@@ -65,6 +86,20 @@ pub(super) fn show_duration(d: Duration) -> String {
     format!("{ms}ms")
 }
 
+/// In the largest unit of which it is at least one, so that [`seconds`] reads the same back.
+pub(super) fn show_seconds(seconds: f64) -> String {
+    let (unit, power) = FRACTIONS.iter().find(|(_, power)| seconds >= 10f64.powi(*power)).unwrap_or(&FRACTIONS[4]);
+    if seconds == 0.0 {
+        return "0s".into();
+    }
+    // The shortest decimal that is this number, its point moved.
+    let shortest = format!("{seconds:e}");
+    let moved = shortest.split_once('e').and_then(|(digits, exponent)| {
+        format!("{digits}e{}", exponent.parse::<i32>().ok()? - power).parse::<f64>().ok()
+    });
+    format!("{}{unit}", moved.unwrap_or(0.0))
+}
+
 /// In the largest binary unit that divides it.
 pub(super) fn show_size(bytes: u64) -> String {
     for (unit, scale) in &SIZES[..3] {
@@ -101,6 +136,19 @@ mod tests {
             let n = size(text).unwrap();
             assert_eq!((n, show_size(n).as_str()), (bytes, shown));
         }
+        for (text, shown) in [
+            ("33.1us", "33.1us"),
+            ("33.1 µs", "33.1us"),
+            ("0.596ns", "0.596ns"),
+            ("5ms", "5ms"),
+            ("0.005s", "5ms"),
+            ("1000us", "1ms"),
+            ("0ns", "0s"),
+        ] {
+            let s = seconds(text).unwrap();
+            assert_eq!((show_seconds(s).as_str(), seconds(shown)), (shown, Ok(s)), "{text}");
+        }
+        assert_eq!(seconds("33.1us"), Ok(33.1e-6));
         assert_eq!(count("16_384"), Ok(16_384));
     }
 
@@ -109,6 +157,10 @@ mod tests {
         assert_eq!(duration("30").unwrap_err(), "has no unit: is it 30s or 30ms?");
         assert_eq!(duration("0").unwrap_err(), "has no unit: is it 0s or 0ms?");
         assert_eq!(duration("soon").unwrap_err(), "is not a duration");
+        assert_eq!(seconds("33.1").unwrap_err(), "has no unit: is it 33.1us or 33.1ns?");
+        for bad in ["", "us", ".5us", "1.2.3us", "5m", "-1us", "1e9s", "nans"] {
+            assert_eq!(seconds(bad).unwrap_err(), "is not a time", "{bad}");
+        }
         assert_eq!(size("64").unwrap_err(), "has no unit: is it 64KiB or 64MiB?");
         assert_eq!(size("64 mebibytes").unwrap_err(), "is not a size");
         assert_eq!(size("99999999999GiB").unwrap_err(), "is too large");

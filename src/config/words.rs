@@ -1,6 +1,6 @@
 //! The words of the configuration that stand for variants: written once, read by the table, the resolver, the
 //! effective configuration and whoever needs a label.
-use super::model::{DnsRecords, Engine, LoadPolicy, LogFormat, Policy, RequestEncoding, RetryOn};
+use super::model::{DnsRecords, Engine, LoadPolicy, LoadUnit, LogFormat, Policy, RequestEncoding, RetryOn, Stay};
 use super::tls::{ClientCertificates, MinVersion};
 
 macro_rules! words {
@@ -24,6 +24,8 @@ macro_rules! words {
 
 words!(Engine: Vllm = "vllm", Sglang = "sglang", Llamacpp = "llamacpp", Openai = "openai");
 words!(LoadPolicy: RoundRobin = "round_robin", Random = "random", LeastLoad = "least_load", PowerOfTwo = "power_of_two");
+words!(Stay: Prefer = "prefer", Balanced = "balanced");
+words!(LoadUnit: Requests = "requests", Placements = "placements", QueuedSeconds = "queued_seconds");
 words!(RequestEncoding: Decode = "decode", Pass = "pass");
 words!(DnsRecords: Auto = "auto", Address = "a", Service = "srv");
 words!(RetryOn: Reset = "reset", InternalError = "500", BadGateway = "502", Unavailable = "503", GatewayTimeout = "504");

@@ -51,6 +51,12 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
+    /// Whether nobody listens there: the process that did is gone. (A full queue of connections is not refused but left
+    /// unanswered, by Linux.)
+    pub fn is_refused(&self) -> bool {
+        matches!(self, Self::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+    }
+
     /// Whether it is this machine that has run out of something: no fault of the replica's.
     pub fn is_local(&self) -> bool {
         // ENOMEM, ENFILE, EMFILE, EADDRNOTAVAIL, ENOBUFS of Linux.

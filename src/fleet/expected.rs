@@ -1,22 +1,26 @@
 //! What a request's replica is expected to hold, from the decision to the request's end.
+//!
+//! A guard, as the reservation is: whatever happens to the request (answered, cut, its client left), the router that
+//! expects something gets it back exactly once, so that nothing stays pinned.
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::Clock;
 use super::pool::Core;
-use crate::routing::{Expectation, Tick};
+use crate::routing::Expectation;
 
 /// An expectation on its way with a request; its drop is the request's end.
 #[derive(Debug)]
 pub struct Expected {
     core: Arc<Mutex<Core>>,
     expectation: Option<Expectation>,
-    now: fn() -> Tick,
+    clock: Clock,
 }
 
 impl Expected {
-    pub(super) fn new(core: Arc<Mutex<Core>>, expectation: Expectation, now: fn() -> Tick) -> Self {
-        Self { core, expectation: Some(expectation), now }
+    pub(super) fn new(core: Arc<Mutex<Core>>, expectation: Expectation, clock: Clock) -> Self {
+        Self { core, expectation: Some(expectation), clock }
     }
 
     /// The first output has come. Only the first call counts.
@@ -24,14 +28,21 @@ impl Expected {
         if let Some(expectation) = &mut self.expectation
             && !expectation.confirmed
         {
-            self.core.lock().router.confirm(expectation, (self.now)());
+            self.core.lock().router.confirm(expectation, self.clock.now());
+        }
+    }
+
+    /// The answer comes whole, whatever was asked for.
+    pub fn comes_whole(&mut self) {
+        if let Some(expectation) = &mut self.expectation {
+            expectation.comes_whole();
         }
     }
 
     /// The attempt failed before the replica computed anything.
     pub fn withdraw(mut self) {
         if let Some(expectation) = self.expectation.take() {
-            self.core.lock().router.withdraw(expectation, (self.now)());
+            self.core.lock().router.withdraw(expectation, self.clock.now());
         }
     }
 }
@@ -39,7 +50,7 @@ impl Expected {
 impl Drop for Expected {
     fn drop(&mut self) {
         if let Some(expectation) = self.expectation.take() {
-            self.core.lock().router.finish(expectation, (self.now)());
+            self.core.lock().router.finish(expectation, self.clock.now());
         }
     }
 }

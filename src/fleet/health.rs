@@ -37,6 +37,8 @@ pub(super) struct Judgement {
     breaker: Breaker,
     warming_since: Option<Instant>,
     fault: Option<Box<str>>,
+    /// A connection was refused since the last that was not: the process is gone, and its cache with it.
+    gone: bool,
 }
 
 /// A replica's health, for people.
@@ -67,6 +69,7 @@ impl Judgement {
             breaker: Breaker::new(breaker),
             warming_since: joins.then(Instant::now),
             fault: None,
+            gone: false,
         }
     }
 
@@ -116,6 +119,7 @@ impl Replica {
         let mut judgement = self.judgement.lock();
         judgement.failures = 0;
         judgement.fault = None;
+        judgement.gone = false;
         judgement.successes = judgement.successes.saturating_add(1);
         let first = !self.confirmed.swap(true, Ordering::AcqRel) && !self.joined;
         let mut back = false;
@@ -148,6 +152,9 @@ impl Replica {
         judgement.successes = 0;
         judgement.failures = judgement.failures.saturating_add(1);
         judgement.reachable = matches!(fault, Fault::Sick(_));
+        if matches!(fault, Fault::Refused(_)) && !std::mem::replace(&mut judgement.gone, true) {
+            self.lose_cache();
+        }
         judgement.fault = Some(fault.cause().into());
         let enough = judgement.failures >= self.health().unhealthy_after || !self.confirmed.load(Ordering::Acquire);
         if enough && std::mem::replace(&mut judgement.up, false) {
@@ -159,8 +166,9 @@ impl Replica {
     /// A request could not reach the replica: counts like a failed probe, and brings the next one forward.
     pub fn unreachable(&self, error: &ConnectError) {
         self.metrics().connect_failures.inc();
-        if !error.is_local() {
-            self.probe_failed(&Fault::Unreachable(error.to_string()));
+        match Fault::of(error) {
+            Fault::Local(_) => {}
+            fault => self.probe_failed(&fault),
         }
         self.probe_now.notify_one();
     }
@@ -171,6 +179,7 @@ impl Replica {
             self.failed(status.as_str());
         } else {
             let mut judgement = self.judgement.lock();
+            judgement.gone = false;
             judgement.breaker.answered(Instant::now());
         }
     }

@@ -4,14 +4,17 @@
 //! joins the replicas of one model with their routing core.
 mod breaker;
 mod budget;
+mod clock;
 mod connections;
 pub mod discovery;
+mod encoders;
 mod expected;
 mod health;
 mod leaving;
 mod panic;
 mod place;
 mod pool;
+mod pool_metrics;
 mod probe;
 mod queue;
 mod replica;
@@ -25,12 +28,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 pub use breaker::BreakerState;
+pub use clock::Clock;
 pub use connections::{ConnectError, Connection, Connections, SendFailure};
+pub use encoders::Encoders;
 pub use expected::Expected;
 pub use health::{Condition, is_fault, watch};
 pub use leaving::Leaving;
 pub use place::Place;
-pub use pool::{Pool, Waiting};
+pub use pool::{Decided, Pool, Waiting};
 pub use queue::Ticket;
 pub use replica::Replica;
 
@@ -58,14 +63,14 @@ pub struct Fleet {
 
 impl Fleet {
     /// Builds pools and replicas; nothing is connected yet.
-    pub fn new(config: &Config, metrics: &Metrics) -> Self {
-        Self::default().next(config, &Found::new(), metrics)
+    pub fn new(config: &Config, encoders: &Encoders, metrics: &Metrics) -> Self {
+        Self::default().next(config, &Found::new(), encoders, metrics)
     }
 
     /// The fleet that follows this one: what is in both stays the same object (replicas with their load, health and
     /// connections; pools with their bindings and placements), with its new settings. Replicas that are not in it are
     /// retired by [`Leaving::follow`].
-    pub fn next(&self, config: &Config, found: &Found, metrics: &Metrics) -> Self {
+    pub fn next(&self, config: &Config, found: &Found, encoders: &Encoders, metrics: &Metrics) -> Self {
         let mut next = Self { generation: self.generation + 1, ..Self::default() };
         // What is written goes before what is found, in every pool.
         for settings in &config.pools {
@@ -88,11 +93,12 @@ impl Fleet {
                 }
             }
             if let Models::Named { model, aliases } = &settings.models {
-                for name in std::iter::once(model).chain(aliases) {
+                for name in std::iter::once(model).chain(aliases).chain(&settings.adapters) {
                     next.by_model.insert(name.clone(), index);
                 }
             }
-            next.pools.push(Arc::new(Pool::new(settings.clone(), members, before.map(|pool| &**pool), metrics)));
+            let (encoder, before) = (encoders.of(settings), before.map(|pool| &**pool));
+            next.pools.push(Arc::new(Pool::new(settings.clone(), members, encoder, before, metrics)));
         }
         next
     }
@@ -134,13 +140,13 @@ impl Fleet {
         let old = before.replica(&wanted.id);
         let replica = match old.filter(|old| old.is(wanted)) {
             Some(same) => {
-                same.update(wanted, pool.health.clone(), &config.timeouts);
+                same.update(wanted, pool, &config.timeouts);
                 same.clone()
             }
             None => {
                 let drained = old.is_some_and(|old| old.drained());
                 let arrival = Arrival { life: before.generation, joined, drained };
-                Arc::new(Replica::new(wanted, pool.health.clone(), &config.timeouts, metrics, arrival))
+                Arc::new(Replica::new(wanted, pool, &config.timeouts, metrics, arrival))
             }
         };
         self.by_id.insert(wanted.id.clone(), self.replicas.len());

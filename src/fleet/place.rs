@@ -39,6 +39,11 @@ impl Replica {
         queues.push(Arc::downgrade(queue));
     }
 
+    /// It has begun another life: the cores of its pools will ask for it.
+    pub(super) fn outdate_pools(&self) {
+        self.queues.0.read().iter().filter_map(Weak::upgrade).for_each(|queue| queue.outdate());
+    }
+
     /// Something came free here, or it came back.
     pub(super) fn call_waiters(&self) {
         for queue in self.queues.0.read().iter().filter_map(Weak::upgrade) {

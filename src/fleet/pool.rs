@@ -1,4 +1,4 @@
-//! The replicas of one model, their routing core, and the metric handles of the pair.
+//! The replicas of one model, their routing core, their encoder, and the metric handles of all.
 //!
 //! A reload makes a new `Pool` for the same model; both share the [`Core`], so that a request that arrived under the old
 //! one decides among the replicas of now, and bindings, placements and turns go on. What must outlive a reload belongs
@@ -7,23 +7,29 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use parking_lot::Mutex;
-use prometheus::{Histogram, IntCounter};
+use parking_lot::{Mutex, MutexGuard};
 
-use super::Replica;
 use super::budget::Budget;
 use super::expected::Expected;
+use super::pool_metrics::PoolMetrics;
 use super::queue::{Queue, Ticket};
-use super::shadow::{Shadow, ShadowMetrics};
+use super::shadow::Shadow;
+use super::{Clock, Replica};
 use crate::config::{self, Models};
-use crate::routing::{self, Effect, Plan, Refusal, Request, Router, Tick};
+use crate::prefix;
+use crate::routing::{self, Effect, Member, Plan, Refusal, Request, Router, Tick};
 use crate::telemetry::Metrics;
+use crate::tokens::Encoder;
+
+/// Holdings that [`Pool::sweep`] frees at a time.
+const SWEEP: usize = 64;
 
 /// One pool.
 #[derive(Debug)]
 pub struct Pool {
     settings: config::Pool,
     replicas: Vec<Arc<Replica>>,
+    encoder: Arc<Encoder>,
     core: Arc<Mutex<Core>>,
     queue: Arc<Queue>,
     budget: Arc<Mutex<Budget>>,
@@ -35,25 +41,44 @@ pub struct Pool {
 #[derive(Debug)]
 pub(super) struct Core {
     pub router: Router,
-    /// Whom the router's answers name.
-    members: HashMap<Arc<str>, Arc<Replica>>,
+    /// The router's members, in its order…
+    replicas: Vec<Arc<Replica>>,
+    /// …and by the names that its answers have for them.
+    named: HashMap<Arc<str>, Arc<Replica>>,
     /// Decides beside it.
     shadow: Option<Shadow>,
 }
 
 impl Core {
+    fn new(router: Router, replicas: &[Arc<Replica>]) -> Self {
+        let mut core = Self { router, replicas: Vec::new(), named: HashMap::new(), shadow: None };
+        core.set_replicas(replicas);
+        core
+    }
+
+    fn set_replicas(&mut self, replicas: &[Arc<Replica>]) {
+        self.replicas = replicas.to_vec();
+        self.named = replicas.iter().map(|replica| (replica.id().clone(), replica.clone())).collect();
+    }
+
+    /// The members as they are now: some have begun another life.
+    fn renew_members(&mut self) {
+        self.router.set_members(members(&self.replicas));
+        if let Some(shadow) = &mut self.shadow {
+            shadow.router.set_members(members(&self.replicas));
+        }
+    }
+
     /// Keeps, changes, makes or drops the shadow, as the settings ask.
     fn set_shadow(&mut self, settings: &config::Pool, before: Option<&config::Pool>, replicas: &[Arc<Replica>]) {
         let Some(policy) = &settings.shadow else {
             self.shadow = None;
             return;
         };
-        let members = replicas.iter().map(|replica| replica.member()).collect();
+        let members = members(replicas);
         match &mut self.shadow {
             Some(Shadow { router: shadow, .. }) => {
-                if before
-                    .is_none_or(|before| (&before.shadow, &before.session) != (&settings.shadow, &settings.session))
-                {
+                if before.is_none_or(|before| before.shadow != settings.shadow || !same_aids(before, settings)) {
                     shadow.reconfigure(&core_settings(policy, settings));
                 }
                 shadow.set_members(members);
@@ -71,6 +96,16 @@ impl Core {
     }
 }
 
+fn members(replicas: &[Arc<Replica>]) -> Vec<Member> {
+    replicas.iter().map(|replica| replica.member()).collect()
+}
+
+/// Whether all that a core is set by beside its policy is the same.
+fn same_aids(before: &config::Pool, settings: &config::Pool) -> bool {
+    let aids = |pool: &config::Pool| (pool.session.clone(), pool.uses_prompts(), pool.index_bytes, pool.prefill);
+    aids(before) == aids(settings)
+}
+
 /// What the core of a pool is set by, under a policy of its own or its shadow's.
 fn core_settings<'a>(policy: &'a config::Policy, settings: &'a config::Pool) -> routing::Settings<'a> {
     routing::Settings {
@@ -81,23 +116,15 @@ fn core_settings<'a>(policy: &'a config::Policy, settings: &'a config::Pool) -> 
     }
 }
 
-/// A pool's metric handles.
+/// A decision, and what hangs on it.
 #[derive(Debug)]
-pub struct PoolMetrics {
-    /// Bytes of request bodies.
-    pub bytes_in: IntCounter,
-    /// Bytes of response bodies.
-    pub bytes_out: IntCounter,
-    /// Phase durations.
-    pub phases: Phases,
-    /// Decisions for which replicas that are down were let in, because too few are up.
-    pub panics: IntCounter,
-    /// Replays that the budget did not allow.
-    pub over_budget: IntCounter,
-    /// Waits that ended in a place.
-    pub queue_wait: Histogram,
-    /// The shadow's.
-    shadow: ShadowMetrics,
+pub struct Decided {
+    /// The router's plan, without its expectation.
+    pub plan: Plan,
+    /// The replica that it names.
+    pub replica: Arc<Replica>,
+    /// What is expected of that one, until the request has ended.
+    pub expected: Option<Expected>,
 }
 
 /// What becomes of a request that would wait.
@@ -111,66 +138,39 @@ pub enum Waiting {
     Never,
 }
 
-/// Histograms of the phases that take time.
-#[derive(Debug)]
-pub struct Phases {
-    /// Reading the request body.
-    pub read: Histogram,
-    /// Choosing a replica.
-    pub decide: Histogram,
-    /// Opening a connection.
-    pub connect: Histogram,
-    /// Sent until the first body byte.
-    pub first_byte: Histogram,
-    /// First body byte until the end.
-    pub relay: Histogram,
-}
-
 impl Pool {
     /// Joins `replicas` under `settings`.
     ///
     /// With a pool `before` it, of the same model, it goes on with that one's core, line and budget.
-    pub fn new(settings: config::Pool, replicas: Vec<Arc<Replica>>, before: Option<&Self>, metrics: &Metrics) -> Self {
-        let members = replicas.iter().map(|replica| replica.member()).collect();
-        let named = replicas.iter().map(|replica| (replica.id().clone(), replica.clone())).collect();
+    pub fn new(
+        settings: config::Pool,
+        replicas: Vec<Arc<Replica>>,
+        encoder: Arc<Encoder>,
+        before: Option<&Self>,
+        metrics: &Metrics,
+    ) -> Self {
         let (core, queue, budget) = match before {
             None => {
-                let router = Router::new(&core_settings(&settings.policy, &settings), members, fastrand::u64(..));
-                let core = Core { router, members: named, shadow: None };
+                let core_settings = core_settings(&settings.policy, &settings);
+                let core = Core::new(Router::new(&core_settings, members(&replicas), fastrand::u64(..)), &replicas);
                 let budget = Budget::new(&settings.retry);
                 (Arc::new(Mutex::new(core)), Arc::default(), Arc::new(Mutex::new(budget)))
             }
             Some(before) => {
                 let mut core = before.core.lock();
-                if (&settings.policy, &settings.session) != (&before.settings.policy, &before.settings.session) {
+                if settings.policy != before.settings.policy || !same_aids(&before.settings, &settings) {
                     core.router.reconfigure(&core_settings(&settings.policy, &settings));
                 }
-                core.router.set_members(members);
-                core.members = named;
+                core.router.set_members(members(&replicas));
+                core.set_replicas(&replicas);
                 before.budget.lock().set(&settings.retry);
                 (before.core.clone(), before.queue.clone(), before.budget.clone())
             }
         };
         core.lock().set_shadow(&settings, before.map(|before| &before.settings), &replicas);
         queue.set_members(&replicas, settings.health.max_ejected);
-        let name = &settings.name;
-        let phase = |phase| metrics.phase(name, phase);
-        let metrics = PoolMetrics {
-            bytes_in: metrics.bytes_in.with_label_values(&[name]),
-            bytes_out: metrics.bytes_out.with_label_values(&[name]),
-            phases: Phases {
-                read: phase("read"),
-                decide: phase("decide"),
-                connect: phase("connect"),
-                first_byte: phase("first_byte"),
-                relay: phase("relay"),
-            },
-            panics: metrics.panics.with_label_values(&[name]),
-            over_budget: metrics.over_budget.with_label_values(&[name]),
-            queue_wait: metrics.queue_wait(name),
-            shadow: ShadowMetrics::new(name, metrics),
-        };
-        Self { settings, replicas, core, queue, budget, metrics }
+        let metrics = PoolMetrics::new(&settings.name, &replicas, metrics);
+        Self { settings, replicas, encoder, core, queue, budget, metrics }
     }
 
     /// Its name in labels.
@@ -196,6 +196,16 @@ impl Pool {
         }
     }
 
+    /// Whether that is the name of one of its LoRA adapters.
+    pub fn is_adapter(&self, name: &str) -> bool {
+        self.settings.adapters.iter().any(|adapter| **adapter == *name)
+    }
+
+    /// What makes blocks of its prompts.
+    pub fn encoder(&self) -> &Arc<Encoder> {
+        &self.encoder
+    }
+
     /// Its replicas.
     pub fn replicas(&self) -> &[Arc<Replica>] {
         &self.replicas
@@ -206,26 +216,41 @@ impl Pool {
         self.replicas.iter().find(|replica| &**replica.id() == id)
     }
 
+    /// The core, with its members as they are now.
+    fn core(&self) -> MutexGuard<'_, Core> {
+        // Before the members are looked at: one that changes now is seen the next time.
+        let stale = self.queue.take_stale();
+        let mut core = self.core.lock();
+        if stale {
+            core.renew_members();
+        }
+        core
+    }
+
     /// One decision, and the replica it names: see [`Router::decide`]. When too few replicas are up, some that are down
     /// are let in.
     ///
     /// # Errors
     /// [`Refusal`] when no replica can take the request.
-    pub fn decide(&self, request: &Request<'_>, now: Tick) -> Result<(Plan, Arc<Replica>), Refusal> {
+    pub fn decide(&self, request: &Request<'_>, clock: Clock) -> Result<Decided, Refusal> {
         // Of the replicas of now, as the decision is.
         let (readmitted, panic) = self.queue.members().readmitted();
         let request = &Request { readmitted: &readmitted, ..request.clone() };
-        let mut core = self.core.lock();
-        let plan = core.router.decide(request, now)?;
+        let mut core = self.core();
+        let now = clock.now();
+        let mut plan = core.router.decide(request, now)?;
         // The shadow sees first attempts that found a place, and the loads as that decision found them.
         let beside = if request.tried.is_empty() {
             core.decide_beside(&Request { booked: Some(&plan), ..request.clone() }, now)
         } else {
             None
         };
-        // The router has no other members than these; a name that is missing would be a bug there, not a request's.
-        let replica = core.members.get(&plan.leg.replica).cloned().ok_or(Refusal::NoneReady)?;
+        let replica = core.named.get(&plan.leg.replica).cloned();
         drop(core);
+        // From here on a guard holds it: no way out of this function may leave something pinned.
+        let expected = plan.expectation.take().map(|expectation| Expected::new(self.core.clone(), expectation, clock));
+        // The router has no other members than these; a name that is missing would be a bug there, not a request's.
+        let replica = replica.ok_or(Refusal::NoneReady)?;
         if let Some((beside, matched)) = beside {
             self.metrics.shadow.agreement[usize::from(beside != plan.leg.replica)].inc();
             if let Some(prompt) = request.prompt {
@@ -235,7 +260,17 @@ impl Pool {
         if panic {
             self.metrics.panics.inc();
         }
-        Ok((plan, replica))
+        Ok(Decided { plan, replica, expected })
+    }
+
+    /// What [`Self::decide`] would do, and why; nothing comes of it.
+    ///
+    /// # Errors
+    /// As [`Self::decide`].
+    pub fn preview(&self, request: &Request<'_>, clock: Clock) -> Result<Plan, Refusal> {
+        let (readmitted, _) = self.queue.members().readmitted();
+        let request = &Request { readmitted: &readmitted, explain: true, ..request.clone() };
+        self.core().router.preview(request, clock.now())
     }
 
     /// Whether a newcomer must wait behind others.
@@ -276,14 +311,32 @@ impl Pool {
         may
     }
 
-    /// Keeps a decision's expectation until the request ends. `now` is the clock of the ticks that decisions get.
-    pub fn expect(&self, plan: &mut Plan, now: fn() -> Tick) -> Option<Expected> {
-        Some(Expected::new(self.core.clone(), plan.expectation.take()?, now))
-    }
-
     /// Applies an effect of a decision.
     pub fn apply(&self, effect: &Effect, now: Tick) {
         self.core.lock().router.apply(effect, now);
+    }
+
+    /// Figures of its prefix index; `None` where none is kept.
+    pub fn index_stats(&self) -> Option<prefix::Stats> {
+        self.core.lock().router.index_stats()
+    }
+
+    /// Blocks that its index knows on a replica.
+    pub fn index_held(&self, replica: &str) -> usize {
+        self.core.lock().router.index_held(replica)
+    }
+
+    /// Its prefix index as it is, at most `limit` runs of it; `None` where none is kept.
+    pub fn index_dump(&self, limit: usize) -> Option<prefix::Dump> {
+        self.core.lock().router.index_dump(limit)
+    }
+
+    /// Frees some of what replicas that left still take up in the index, and the shadow's; whether there is more. It
+    /// holds the core for no longer than a few decisions do.
+    pub fn sweep(&self) -> bool {
+        let mut core = self.core.lock();
+        let beside = core.shadow.as_mut().is_some_and(|shadow| shadow.router.sweep(SWEEP));
+        core.router.sweep(SWEEP) || beside
     }
 
     /// Session bindings held.

@@ -5,7 +5,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use serde::Deserialize;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Connection, Replica, SendFailure};
+use super::{ConnectError, Connection, Replica, SendFailure};
 
 /// Largest health answer that is read, so that the connection can be used again.
 const HEALTH_BODY: usize = 64 * 1024;
@@ -17,6 +17,8 @@ const MODELS_BODY: usize = 1 << 20;
 pub(super) enum Fault {
     /// No connection could be opened.
     Unreachable(String),
+    /// Nobody listens there.
+    Refused(String),
     /// One could, but what came was wrong, or nothing.
     Sick(String),
     /// This machine has run out of something: that says nothing of the replica.
@@ -27,7 +29,17 @@ impl Fault {
     /// In words.
     pub fn cause(&self) -> &str {
         match self {
-            Self::Unreachable(cause) | Self::Sick(cause) | Self::Local(cause) => cause,
+            Self::Unreachable(cause) | Self::Refused(cause) | Self::Sick(cause) | Self::Local(cause) => cause,
+        }
+    }
+
+    /// Of a connection that could not be opened.
+    pub fn of(error: &ConnectError) -> Self {
+        let cause = error.to_string();
+        match error {
+            error if error.is_local() => Self::Local(cause),
+            error if error.is_refused() => Self::Refused(cause),
+            _ => Self::Unreachable(cause),
         }
     }
 }
@@ -75,8 +87,7 @@ impl Replica {
         }
         let connection = match timeout_at(deadline, self.connections().open()).await {
             Ok(Ok(connection)) => connection,
-            Ok(Err(error)) if error.is_local() => return Err(Fault::Local(error.to_string())),
-            Ok(Err(error)) => return Err(Fault::Unreachable(error.to_string())),
+            Ok(Err(error)) => return Err(Fault::of(&error)),
             Err(_) => return Err(Fault::Unreachable("no connection in time".into())),
         };
         let body = timeout_at(deadline, self.get(connection, path, most)).await.map_err(over)?;

@@ -11,6 +11,7 @@
 //! is looked at.
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -25,6 +26,8 @@ use crate::routing::State;
 pub(super) struct Queue {
     line: Mutex<Line>,
     members: ArcSwap<Members>,
+    /// A member has begun another life since the core was told of its members.
+    stale: AtomicBool,
 }
 
 /// Whose places are waited for.
@@ -112,6 +115,16 @@ impl Queue {
         }
         self.members.store(Arc::new(Members { replicas: replicas.to_vec(), max_ejected }));
         self.call();
+    }
+
+    /// A member has begun another life: the core must be told before it decides again.
+    pub fn outdate(&self) {
+        self.stale.store(true, Ordering::Release);
+    }
+
+    /// Whether the core must be told; it is taken to be.
+    pub fn take_stale(&self) -> bool {
+        self.stale.load(Ordering::Relaxed) && self.stale.swap(false, Ordering::AcqRel)
     }
 
     /// The replicas of now.
@@ -215,7 +228,7 @@ mod tests {
         let metrics = Metrics::new().unwrap();
         Arc::new(Replica::new(
             &settings,
-            config.pools[0].health.clone(),
+            &config.pools[0],
             &config.timeouts,
             &metrics,
             crate::fleet::replica::Arrival::default(),

@@ -4,7 +4,7 @@
 //! is another `Replica`. Its state has two writers, health and the operator's drain; both go through one lock, and
 //! [`Status`] shows what comes of them.
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use arc_swap::ArcSwap;
 use http::HeaderValue;
@@ -29,6 +29,8 @@ pub struct Replica {
     authority: HeaderValue,
     incarnation: u64,
     life: u64,
+    /// Times that its process was found gone.
+    restarts: AtomicU32,
     pub(super) joined: bool,
     settings: ArcSwap<Settings>,
     load: Arc<Load>,
@@ -55,7 +57,7 @@ struct Settings {
 }
 
 impl Settings {
-    fn new(replica: &config::Replica, health: Health) -> Self {
+    fn new(replica: &config::Replica, pool: &config::Pool) -> Self {
         let authorization = replica.credential.as_ref().and_then(|secret| {
             let mut value = HeaderValue::from_str(&format!("Bearer {}", secret.reveal())).ok()?;
             value.set_sensitive(true);
@@ -65,8 +67,8 @@ impl Settings {
             authorization,
             weight: replica.weight,
             max_in_flight: replica.max_in_flight,
-            cache_tokens: replica.cache_tokens.unwrap_or(500_000),
-            health,
+            cache_tokens: replica.cache_tokens.unwrap_or(pool.cache_tokens),
+            health: pool.health.clone(),
         }
     }
 }
@@ -96,15 +98,15 @@ pub(super) struct Arrival {
 }
 
 impl Replica {
-    /// A replica that is taken to be well until it is known not to be.
+    /// A replica that is taken to be well until it is known not to be, with what `pool` sets for its replicas.
     pub(super) fn new(
         replica: &config::Replica,
-        health: Health,
+        pool: &config::Pool,
         timeouts: &Timeouts,
         metrics: &Metrics,
         arrival: Arrival,
     ) -> Self {
-        let (joined, breaker) = (arrival.joined, health.breaker);
+        let (joined, breaker) = (arrival.joined, pool.health.breaker);
         let health_state = if joined { State::Warming } else { State::Ready };
         let standing = Standing { health: health_state, drained: arrival.drained };
         Self {
@@ -114,8 +116,9 @@ impl Replica {
                 .unwrap_or_else(|_| HeaderValue::from_static("replica")),
             incarnation: replica.incarnation,
             life: arrival.life,
+            restarts: AtomicU32::new(0),
             joined,
-            settings: ArcSwap::from_pointee(Settings::new(replica, health)),
+            settings: ArcSwap::from_pointee(Settings::new(replica, pool)),
             load: Arc::default(),
             status: Arc::new(Status::new(standing.state())),
             standing: Mutex::new(standing),
@@ -140,10 +143,10 @@ impl Replica {
     }
 
     /// Takes new settings.
-    pub(super) fn update(&self, replica: &config::Replica, health: Health, timeouts: &Timeouts) {
+    pub(super) fn update(&self, replica: &config::Replica, pool: &config::Pool, timeouts: &Timeouts) {
         self.connections.set_timers(timeouts.connect, timeouts.upstream_idle);
         self.connections.set_tls(replica.tls.as_ref());
-        let settings = Settings::new(replica, health);
+        let settings = Settings::new(replica, pool);
         let before = self.settings.load_full();
         if *before != settings {
             let health_changed = before.health != settings.health;
@@ -256,6 +259,18 @@ impl Replica {
         self.life
     }
 
+    /// Times that its process was found gone, in this life: each time its cache was lost.
+    pub fn restarts(&self) -> u32 {
+        self.restarts.load(Ordering::Acquire)
+    }
+
+    /// Its process is gone. Whatever answers next knows nothing of what that one had: to the routing cores it is another
+    /// incarnation.
+    pub(super) fn lose_cache(&self) {
+        self.restarts.fetch_add(1, Ordering::AcqRel);
+        self.outdate_pools();
+    }
+
     /// Whether a probe has been answered and none has failed it since.
     pub fn confirmed(&self) -> bool {
         // Not its state: a breaker that is open leaves it out, yet it is there.
@@ -279,7 +294,8 @@ impl Replica {
             weight: self.weight(),
             max_in_flight: self.max_in_flight(),
             cache_tokens: self.settings.load().cache_tokens,
-            incarnation: self.life,
+            // Lives are told apart first.
+            incarnation: self.life << 32 | u64::from(self.restarts()),
             load: self.load.clone(),
             status: self.status.clone(),
         }

@@ -1,23 +1,29 @@
-//! Which pool a request belongs to, and which session: reads of the body what these two questions need, and nothing
-//! when the head answers them.
+//! Which pool a request belongs to, which session, and where its prompt is: reads of the body what these questions need,
+//! and nothing when the head answers them. It only looks: what it finds is counted by who asked.
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::HeaderMap;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::body::{self, Coding};
 use super::problem::Problem;
+use super::prompt::Unread;
 use super::{Proxy, Snapshot};
 use crate::api::{self, Body, Cause, Endpoint, Family, Hints, ModelName, Phase, Source};
 use crate::config::RequestEncoding;
 use crate::fleet::{Fleet, Pool};
-use crate::routing::{Prompt, SessionKey};
-use crate::tokens::Encoder;
+use crate::routing::{self, Prompt, SessionKey};
+
+/// Bytes of a body whose reading, at about a second a GB, is not done on an async thread.
+const LONG: usize = 1 << 20;
 
 /// A request that knows its pool.
 pub struct Admitted {
     /// Its pool.
     pub pool: Arc<Pool>,
+    /// What it asks for.
+    pub model: Option<Box<str>>,
     /// What is sent.
     pub body: Bytes,
     /// Whether the body was compressed when it came and no longer is.
@@ -28,28 +34,52 @@ pub struct Admitted {
     pub pinned: Option<Arc<str>>,
     /// Sequences it makes the engine generate.
     pub sequences: u32,
-    /// Its prompt in blocks, when the pool has a use for it.
-    pub prompt: Option<Arc<Prompt>>,
+    /// Its answer is asked for in pieces.
+    pub streams: bool,
+    /// Its prompt.
+    pub prompt: Unread,
+    /// Why its body passes without being understood, if it does.
+    pub unparsed: Option<String>,
 }
 
 impl Admitted {
     /// A body that is nobody's business.
     pub fn opaque(pool: Arc<Pool>, body: Bytes) -> Self {
-        Self { pool, body, decoded: false, session: None, pinned: None, sequences: 1, prompt: None }
+        Self {
+            pool,
+            model: None,
+            body,
+            decoded: false,
+            session: None,
+            pinned: None,
+            sequences: 1,
+            streams: false,
+            prompt: Unread::Unused,
+            unparsed: None,
+        }
     }
 }
 
-/// The prompt in blocks.
-fn prompt(pool: &Pool, endpoint: &Endpoint, hints: &Hints<'_>, body: &[u8]) -> Option<Arc<Prompt>> {
-    if !pool.settings().uses_prompts() || endpoint.load_only {
-        return None;
+impl Admitted {
+    /// What the routing core needs to know of it.
+    pub fn request<'a>(
+        &'a self,
+        endpoint: &Endpoint,
+        headers: &HeaderMap,
+        prompt: Option<&'a Arc<Prompt>>,
+    ) -> routing::Request<'a> {
+        let hashed = self.pool.settings().hashed_header().and_then(|header| headers.get(header));
+        routing::Request {
+            session: self.session.map(|(key, _)| key),
+            header: hashed.map(|value| xxh3_64(value.as_bytes())),
+            sequences: self.sequences,
+            load_only: endpoint.load_only,
+            streams: self.streams,
+            pinned: self.pinned.as_deref(),
+            prompt,
+            ..Default::default()
+        }
     }
-    // An alias is the same model, with the same cache.
-    let asked = hints.model.as_ref().map(|model| &*model.name);
-    let encoder = Encoder::text(pool.model().map(|model| &**model).or(asked).unwrap_or_default());
-    let encoded = encoder.encode(&api::prompt(endpoint, body));
-    let tokens = u32::try_from(encoded.tokens).unwrap_or(u32::MAX);
-    Some(Arc::new(Prompt { blocks: encoded.blocks, tokens }))
 }
 
 /// Whether the pool's policy asks for a session on this endpoint.
@@ -72,7 +102,8 @@ pub async fn admit(
     if let Some(pool) = fleet.only_pool()
         && let Some(session) = by_head(pool, endpoint, headers)
     {
-        return Ok(Admitted { session, ..Admitted::opaque(pool.clone(), received) });
+        let prompt = if wants_prompt(pool, endpoint) { Unread::Nowhere("encoded") } else { Unread::Unused };
+        return Ok(Admitted { session, prompt, ..Admitted::opaque(pool.clone(), received) });
     }
     let coding = body::coding(headers)?;
     let plain = match coding {
@@ -91,7 +122,7 @@ pub async fn admit(
     };
     let pool = match pool {
         Some(pool) => pool,
-        None => pool_for(proxy, fleet, hints.model.as_ref(), unread)?,
+        None => pool_for(fleet, hints.model.as_ref(), unread.as_deref())?,
     };
     let session = if keyed(pool, endpoint) {
         let session = &pool.settings().session;
@@ -100,9 +131,27 @@ pub async fn admit(
         None
     };
     let pinned = previous.filter(|place| place.pool == *pool.name()).map(|place| place.replica);
-    let prompt = prompt(pool, endpoint, &hints, &plain);
+    let prompt = match &unread {
+        _ if !wants_prompt(pool, endpoint) => Unread::Unused,
+        Some(_) => Unread::Nowhere("unreadable"),
+        None => Unread::of(pool, endpoint, &plain, &hints, adapter(pool, hints.model.as_ref())),
+    };
     let (body, decoded) = outgoing_body(pool, endpoint, hints.model.as_ref(), coding, &received, &plain)?;
-    Ok(Admitted { pool: pool.clone(), body, decoded, session, pinned, sequences: hints.sequences, prompt })
+    let (pool, sequences, streams) = (pool.clone(), hints.sequences, hints.streams);
+    let model = hints.model.map(|model| model.name.into());
+    Ok(Admitted { pool, model, body, decoded, session, pinned, sequences, streams, prompt, unparsed: unread })
+}
+
+/// Whether the pool has a use for the prompts of this endpoint.
+fn wants_prompt(pool: &Pool, endpoint: &Endpoint) -> bool {
+    pool.settings().uses_prompts() && !endpoint.load_only
+}
+
+/// What is asked for where that is not the pool's model, nor an alias of it, which shares its cache: a LoRA adapter, or
+/// any model in a pool that takes all.
+fn adapter(pool: &Pool, asked: Option<&ModelName<'_>>) -> Option<Box<str>> {
+    let name = &*asked?.name;
+    (pool.any_model() || pool.is_adapter(name)).then(|| name.into())
 }
 
 /// The session (if any), when nothing in the body matters: it is passed on encoded, or the pool takes any model, the
@@ -111,7 +160,8 @@ fn by_head(pool: &Pool, endpoint: &Endpoint, headers: &HeaderMap) -> Option<Opti
     let settings = pool.settings();
     let encoded = !matches!(body::coding(headers), Ok(None));
     let passes = encoded && settings.request_encoding == RequestEncoding::Pass;
-    if !passes && (encoded || !pool.any_model() || endpoint.family == Family::Responses || settings.shadow.is_some()) {
+    if !passes && (encoded || !pool.any_model() || endpoint.family == Family::Responses || wants_prompt(pool, endpoint))
+    {
         return None;
     }
     if !keyed(pool, endpoint) {
@@ -129,6 +179,12 @@ async fn read<'a>(endpoint: &Endpoint, headers: &HeaderMap, plain: &'a Bytes) ->
             let model = api::read_form(plain, &boundary).await;
             let model = model.map_err(|error| format!("the form can't be read: {error}"))?;
             Ok(Hints { model, sequences: 1, ..Hints::default() })
+        }
+        // Its prompt is read apart.
+        Body::Json | Body::Opaque if plain.len() > LONG => {
+            let body = plain.clone();
+            let read = move || api::read(&body).map(Hints::detached).map_err(|error| not_an_object(&error));
+            tokio::task::spawn_blocking(read).await.map_err(|_| "the body could not be read")?
         }
         Body::Json | Body::Opaque => api::read(plain).map_err(|error| not_an_object(&error)),
     }
@@ -154,7 +210,8 @@ fn outgoing_body(
 ) -> Result<(Bytes, bool), Problem> {
     let pass = coding.is_some() && pool.settings().request_encoding == RequestEncoding::Pass;
     let decoded = coding.is_some() && !pass;
-    let alias = pool.model().zip(asked).filter(|(model, asked)| asked.name != ***model);
+    let alias =
+        pool.model().zip(asked).filter(|(model, asked)| asked.name != ***model && !pool.is_adapter(&asked.name));
     let Some((model, asked)) = alias else {
         return Ok((if pass { received } else { plain }.clone(), decoded));
     };
@@ -179,20 +236,14 @@ fn outgoing_body(
 /// The pool that serves the model. With one pool only, a body that names none, or can't be read, goes there: the engine
 /// judges it.
 fn pool_for<'a>(
-    proxy: &Proxy,
     fleet: &'a Fleet,
     model: Option<&ModelName<'_>>,
-    unread: Option<String>,
+    unread: Option<&str>,
 ) -> Result<&'a Arc<Pool>, Problem> {
-    if let Some(pool) = fleet.only_pool() {
-        if let Some(cause) = unread {
-            proxy.metrics.unparsed.with_label_values(&[pool.name(), "unreadable"]).inc();
-            tracing::debug!(pool = %pool.name(), cause, "a body passes unparsed");
-            return Ok(pool);
-        }
-        if pool.any_model() || model.is_none() {
-            return Ok(pool);
-        }
+    if let Some(pool) = fleet.only_pool()
+        && (unread.is_some() || pool.any_model() || model.is_none())
+    {
+        return Ok(pool);
     }
     match (model, unread) {
         (Some(model), _) => fleet.pool_of(&model.name).ok_or_else(|| model_not_found(fleet, &model.name)),

@@ -7,13 +7,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use http::{Method, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
+use prometheus::IntCounter;
 
 use super::problem::Problem;
-use super::{Proxy, Snapshot};
+use super::prompt::Known;
+use super::{Proxy, Snapshot, head};
 use crate::api::{Cause, Phase, Source};
-use crate::fleet::{Place, Pool, Replica};
-use crate::routing::{Reason, Reservation};
+use crate::fleet::{Decided, Expected, Place, Pool, Replica};
+use crate::routing::{Effect, Reason};
 use crate::telemetry::Record;
 
 /// How a request ended; a label.
@@ -77,7 +79,11 @@ pub struct Exchange {
     replica: Option<Arc<Replica>>,
     reason: Option<Reason>,
     session: Option<Source>,
+    prompt: Option<Known>,
+    /// Leading tokens of the prompt that the replica was expected to hold.
+    matched: u32,
     place: Option<Place>,
+    expected: Option<Expected>,
     attempts: u32,
     status: Option<StatusCode>,
     bytes_in: u64,
@@ -106,7 +112,10 @@ impl Exchange {
             replica: None,
             reason: None,
             session: None,
+            prompt: None,
+            matched: 0,
             place: None,
+            expected: None,
             attempts: 0,
             status: None,
             bytes_in: 0,
@@ -180,17 +189,48 @@ impl Exchange {
         self.session = Some(source);
     }
 
-    /// An attempt on a replica begins; the reservation of one before is released.
-    pub fn attempt(&mut self, replica: &Arc<Replica>, reason: Reason, reservation: Reservation) {
-        self.attempts += 1;
-        self.replica = Some(replica.clone());
-        self.reason = Some(reason);
-        self.place = Some(replica.hold(reservation));
+    /// Its prompt was read, or could not be.
+    pub fn prompt(&mut self, known: Known) {
+        if let Some(pool) = &self.pool {
+            pool.metrics.prompts.count(known.basis);
+            pool.metrics.phases.tokens.observe(known.took.as_secs_f64());
+            if let Some(reason) = known.fallback {
+                self.proxy.metrics.prompt_fallback(pool.name(), reason).inc();
+            }
+        }
+        self.prompt = Some(known);
     }
 
-    /// The attempt came to nothing.
+    /// An attempt on a replica begins; what one before had booked is given back. Returns what is to be applied when this
+    /// one succeeds.
+    pub fn attempt(&mut self, decided: Decided) -> Option<Effect> {
+        let Decided { plan, replica, expected } = decided;
+        self.attempts += 1;
+        self.reason = Some(plan.reason);
+        self.matched = plan.matched;
+        self.expected = expected;
+        self.place = Some(replica.hold(plan.leg.reservation));
+        self.replica = Some(replica);
+        plan.on_success
+    }
+
+    /// The attempt came to nothing, although the replica may have seen it.
     pub fn release(&mut self) {
         self.place = None;
+        self.expected = None;
+    }
+
+    /// The attempt came to nothing, and the replica has computed nothing.
+    pub fn withdraw(&mut self) {
+        self.place = None;
+        self.refused();
+    }
+
+    /// The replica computes nothing for it.
+    pub fn refused(&mut self) {
+        if let Some(expected) = self.expected.take() {
+            expected.withdraw();
+        }
     }
 
     /// Attempts so far.
@@ -202,6 +242,9 @@ impl Exchange {
     pub fn answered(&mut self, status: StatusCode, stream: bool) {
         self.status = Some(status);
         self.stream = stream;
+        if let (false, Some(expected)) = (stream, &mut self.expected) {
+            expected.comes_whole();
+        }
     }
 
     /// Body bytes go to the client.
@@ -212,6 +255,13 @@ impl Exchange {
             self.enter(Phase::Relay);
         }
         self.bytes_out += bytes as u64;
+    }
+
+    /// The body tells that the prompt has been computed.
+    pub fn prefilled(&mut self) {
+        if let Some(expected) = &mut self.expected {
+            expected.confirm();
+        }
     }
 
     /// The answer arrived whole.
@@ -247,17 +297,59 @@ impl Exchange {
         self.close(Outcome::of(status));
     }
 
+    /// Tokens of its prompt, where that is known.
+    fn prompt_tokens(&self) -> Option<u32> {
+        Some(self.prompt.as_ref()?.prompt.as_ref()?.tokens)
+    }
+
+    /// Of these, what the replica was expected to hold, once one was decided on.
+    fn matched_tokens(&self) -> Option<u32> {
+        self.replica.as_ref()?;
+        self.prompt_tokens().map(|_| self.matched)
+    }
+
+    /// Says in an answer's head which replica it is of, and why, if its client is one that may know.
+    pub fn expose(&self, headers: &mut HeaderMap) {
+        // The peer of the socket, or whom a PROXY protocol header names that came from a configured peer; never what a
+        // client says in a header.
+        let client = self.client.ip();
+        if !self.snapshot.config.expose.iter().any(|network| network.contains(&client)) {
+            return;
+        }
+        if let (Some(replica), Some(reason)) = (&self.replica, self.reason) {
+            head::expose(headers, replica.id(), reason.as_str(), self.matched_tokens());
+        }
+    }
+
+    fn count_tokens(&self, pool: &Pool) {
+        let (Some(tokens), Some(replica)) = (self.prompt_tokens(), &self.replica) else { return };
+        let count = |[prompt, matched]: [&IntCounter; 2]| {
+            prompt.inc_by(tokens.into());
+            matched.inc_by(self.matched.into());
+        };
+        match pool.metrics.tokens_on(replica.id()) {
+            Some(known) => count(known.each_ref()),
+            // One that joined after this request came.
+            None => count(self.proxy.metrics.prompt_tokens(pool.name(), replica.id()).each_ref()),
+        }
+    }
+
     fn close(&mut self, outcome: Outcome) {
         if !std::mem::take(&mut self.open) {
             return;
         }
-        self.place = None;
         let ended_in = self.phase;
+        if ended_in == Phase::Connect {
+            // Nothing was sent.
+            self.refused();
+        }
+        self.release();
         let whole = matches!(outcome, Outcome::Ok | Outcome::ClientError | Outcome::EngineError);
         self.enter(Phase::Finish);
         let duration = self.started.elapsed();
         if let Some(pool) = &self.pool {
             pool.metrics.bytes_out.inc_by(self.bytes_out);
+            self.count_tokens(pool);
             if let (Some(replica), Some(reason)) = (&self.replica, self.reason) {
                 let metrics = &self.proxy.metrics;
                 metrics.request(pool.name(), replica.id(), reason.as_str(), outcome.as_str()).inc();
@@ -283,6 +375,10 @@ impl Exchange {
                 replica: self.replica.as_ref().map(|replica| replica.id().clone()),
                 reason: self.reason.map(Reason::as_str),
                 session: self.session.map(Source::as_str),
+                prompt_tokens: self.prompt_tokens(),
+                matched_tokens: self.matched_tokens(),
+                basis: self.prompt.as_ref().map(|prompt| prompt.basis),
+                fallback: self.prompt.as_ref().and_then(|prompt| prompt.fallback),
                 attempts: self.attempts,
                 status: self.status.map(|status| status.as_u16()),
                 outcome: outcome.as_str(),

@@ -15,8 +15,8 @@ use super::head;
 use super::problem::Problem;
 use crate::api::{Cause, Phase};
 use crate::config::RetryOn;
-use crate::fleet::{self, ConnectError, Connection, Pool, Replica, SendFailure, Waiting};
-use crate::routing::{self, Effect, Plan, Refusal, State};
+use crate::fleet::{self, ConnectError, Connection, Decided, Pool, Replica, SendFailure, Waiting};
+use crate::routing::{self, Effect, Refusal, State};
 
 /// A request that is ready to be sent, as often as it takes.
 #[derive(Debug)]
@@ -98,7 +98,7 @@ pub async fn forward(
             && matches!(last, None | Some(Last::Unreachable(_)))
             && (tried.is_empty() || !request.pinned_only);
         let asked = routing::Request { tried: &tried, ..request.clone() };
-        let (plan, replica) = match decide(exchange, pool, &asked, waits).await {
+        let decided = match decide(exchange, pool, &asked, waits).await {
             Ok(decided) => decided,
             Err(Refused::InLine(problem)) => return Err(problem),
             Err(Refused::Now(refusal)) => {
@@ -116,7 +116,8 @@ pub async fn forward(
         if !outgoing.seek {
             last = None;
         }
-        exchange.attempt(&replica, plan.reason, plan.leg.reservation);
+        let replica = decided.replica.clone();
+        let on_success = exchange.attempt(decided);
         let first_byte = exchange.snapshot().config.timeouts.first_byte;
         let may_replay = |on: Option<RetryOn>| {
             let retry = &pool.settings().retry;
@@ -133,7 +134,10 @@ pub async fn forward(
                 let status = response.status();
                 let pushed_back = response.headers().contains_key(header::RETRY_AFTER);
                 replica.answered(status, pushed_back);
-                let on_success = plan.on_success.filter(|_| status.is_success());
+                let on_success = on_success.filter(|_| status.is_success());
+                if !status.is_success() {
+                    exchange.refused();
+                }
                 let on = RetryOn::named(status.as_str()).filter(|_| fleet::is_fault(status, pushed_back));
                 again = if outgoing.seek && status == StatusCode::NOT_FOUND {
                     Some("not_found_there")
@@ -150,7 +154,7 @@ pub async fn forward(
                 last = Some(Last::Answer(Box::new(answered)));
             }
             Err(Failure::Unreachable(error)) => {
-                exchange.release();
+                exchange.withdraw();
                 replica.unreachable(&error);
                 again = Some("connect_failed");
                 if !matches!(last, Some(Last::Answer(_))) {
@@ -169,7 +173,11 @@ pub async fn forward(
                 last = Some(Last::Problem(problem));
             }
             Err(Failure::Final(cause, phase, message)) => {
-                exchange.release();
+                if phase == Phase::Send {
+                    exchange.withdraw()
+                } else {
+                    exchange.release()
+                }
                 return Err(Problem::new(cause, phase, message));
             }
         }
@@ -183,13 +191,13 @@ async fn decide(
     pool: &Arc<Pool>,
     request: &routing::Request<'_>,
     waits: bool,
-) -> Result<(Plan, Arc<Replica>), Refused> {
+) -> Result<Decided, Refused> {
     exchange.enter(Phase::Decide);
     // A request that was let in before goes on; a new one stands behind those that wait.
     let refusal = if waits && request.tried.is_empty() && pool.others_wait() {
         Refusal::AllFull
     } else {
-        match pool.decide(request, exchange.proxy().now()) {
+        match pool.decide(request, exchange.proxy().clock()) {
             Ok(decided) => return Ok(decided),
             Err(refusal) => refusal,
         }
@@ -215,7 +223,7 @@ async fn decide(
             return Err(Refused::InLine(Problem::new(Cause::QueueTimeout, Phase::Admit, message)));
         }
         exchange.enter(Phase::Decide);
-        match pool.decide(request, exchange.proxy().now()) {
+        match pool.decide(request, exchange.proxy().clock()) {
             Ok(decided) => {
                 pool.metrics.queue_wait.observe(began.elapsed().as_secs_f64());
                 return Ok(decided);

@@ -38,6 +38,9 @@ const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host")
 pub const X_WARMROUTE_ATTEMPT: HeaderName = HeaderName::from_static("x-warmroute-attempt");
 /// How many attempts an answer took; only when it took more than one.
 pub const X_WARMROUTE_ATTEMPTS: HeaderName = HeaderName::from_static("x-warmroute-attempts");
+const X_WARMROUTE_REPLICA: HeaderName = HeaderName::from_static("x-warmroute-replica");
+const X_WARMROUTE_REASON: HeaderName = HeaderName::from_static("x-warmroute-reason");
+const X_WARMROUTE_MATCHED: HeaderName = HeaderName::from_static("x-warmroute-matched-tokens");
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// Checks what must hold before anything else is looked at. What HTTP itself asks of a head, the guard has seen to.
@@ -92,6 +95,15 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
+/// Names of our own namespace are ours alone, in both directions: what a client or an engine says of them goes.
+fn strip_own(headers: &mut HeaderMap) {
+    let own: Vec<HeaderName> =
+        headers.keys().filter(|name| name.as_str().starts_with("x-warmroute-")).cloned().collect();
+    for name in own {
+        headers.remove(name);
+    }
+}
+
 /// Which attempt a hop before says this is; 0 when it says nothing that can be understood.
 pub fn attempt(headers: &HeaderMap) -> u32 {
     let value = headers.get(X_WARMROUTE_ATTEMPT).and_then(|value| value.to_str().ok());
@@ -112,12 +124,7 @@ pub fn to_replica(
     strip_hop_by_hop(&mut headers);
     headers.remove(header::EXPECT);
     headers.remove(header::FORWARDED);
-    // Names of our own namespace are ours alone.
-    let own: Vec<HeaderName> =
-        headers.keys().filter(|name| name.as_str().starts_with("x-warmroute-")).cloned().collect();
-    for name in own {
-        headers.remove(name);
-    }
+    strip_own(&mut headers);
     forwarded(&mut headers, client, trusted, host);
     if let Ok(request_id) = HeaderValue::from_str(request_id) {
         headers.insert(X_REQUEST_ID, request_id);
@@ -183,10 +190,22 @@ pub fn check_answer<B>(response: &Response<B>) -> Result<(), &'static str> {
 /// Cleans an engine's response headers for the client.
 pub fn to_client(headers: &mut HeaderMap, request_id: &str) {
     strip_hop_by_hop(headers);
+    strip_own(headers);
     if !headers.contains_key(X_REQUEST_ID)
         && let Ok(request_id) = HeaderValue::from_str(request_id)
     {
         headers.insert(X_REQUEST_ID, request_id);
+    }
+}
+
+/// Says which replica an answer is of, why it was chosen, and what of the prompt it was expected to hold.
+pub fn expose(headers: &mut HeaderMap, replica: &str, reason: &'static str, matched: Option<u32>) {
+    if let Ok(replica) = HeaderValue::from_str(replica) {
+        headers.insert(X_WARMROUTE_REPLICA, replica);
+    }
+    headers.insert(X_WARMROUTE_REASON, HeaderValue::from_static(reason));
+    if let Some(matched) = matched {
+        headers.insert(X_WARMROUTE_MATCHED, matched.into());
     }
 }
 

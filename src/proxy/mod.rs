@@ -8,6 +8,7 @@ mod admit;
 mod answer;
 mod body;
 mod exchange;
+mod explain;
 mod forward;
 mod guard;
 mod head;
@@ -16,6 +17,7 @@ mod inherit;
 mod listener;
 mod models;
 mod problem;
+mod prompt;
 mod proxy_protocol;
 mod relay;
 mod reload;
@@ -31,20 +33,22 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::sync::{Semaphore, watch};
 
 use crate::config::{Config, LogFormat};
-use crate::fleet::Fleet;
-use crate::routing::Tick;
+use crate::fleet::{Clock, Encoders, Fleet};
 use crate::telemetry::{AccessLog, Metrics};
 
+pub use explain::{Candidate, Decision, Explained};
 pub use inherit::Inherited;
+pub use problem::Problem;
 pub use reload::{Reload, Trigger};
 
 use listener::Listener;
+use prompt::Bench;
 use reload::Changes;
 use stored::StoredResponses;
 
@@ -65,7 +69,9 @@ pub struct Snapshot {
 pub struct Proxy {
     snapshot: ArcSwap<Snapshot>,
     changes: Changes,
-    started: Instant,
+    clock: Clock,
+    /// Where long prompts are encoded.
+    bench: Bench,
     metrics: Arc<Metrics>,
     access_log: AccessLog,
     stored: StoredResponses,
@@ -87,11 +93,15 @@ enum Stage {
 }
 
 impl Proxy {
-    /// Builds the router; nothing listens yet.
+    /// Builds the router, with the encoders that `config` needs; nothing listens yet.
     ///
     /// # Errors
     /// When metrics or the access log can't be set up.
-    pub fn new(config: Config, access_log_out: Option<Box<dyn io::Write + Send>>) -> io::Result<Arc<Self>> {
+    pub fn new(
+        config: Config,
+        encoders: Encoders,
+        access_log_out: Option<Box<dyn io::Write + Send>>,
+    ) -> io::Result<Arc<Self>> {
         let metrics = Arc::new(Metrics::new().map_err(io::Error::other)?);
         let json = config.logging.format == LogFormat::Json;
         metrics.reload_took();
@@ -103,9 +113,13 @@ impl Proxy {
         };
         Ok(Arc::new(Self {
             stored: StoredResponses::new(config.limits.stored_responses),
-            snapshot: ArcSwap::from_pointee(Snapshot { fleet: Fleet::new(&config, &metrics), config: config.clone() }),
-            changes: Changes::new(config),
-            started: Instant::now(),
+            snapshot: ArcSwap::from_pointee(Snapshot {
+                fleet: Fleet::new(&config, &encoders, &metrics),
+                config: config.clone(),
+            }),
+            changes: Changes::new(config, encoders),
+            clock: Clock::start(),
+            bench: Bench::default(),
             metrics,
             access_log,
             stage: watch::Sender::new(Stage::Serving),
@@ -119,8 +133,8 @@ impl Proxy {
     }
 
     /// The routing core's clock.
-    pub fn now(&self) -> Tick {
-        Tick(u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX))
+    pub fn clock(&self) -> Clock {
+        self.clock
     }
 
     /// Metric families, with the gauges that are read off at scrape time brought up to date.
@@ -136,10 +150,22 @@ impl Proxy {
             let idle = replica.connections().idle();
             self.metrics.set_breaker(replica.id(), replica.condition().breaker.as_str());
             self.metrics.set_replica(replica.id(), load.requests(), load.sequences(), state, idle);
+            self.metrics.set_queued_seconds(replica.id(), load.queued_seconds(self.clock.now()));
         }
         for pool in fleet.pools() {
             self.metrics.set_bindings(pool.name(), pool.bindings());
             self.metrics.set_queue(pool.name(), pool.waiting());
+            if let Some(index) = pool.index_stats() {
+                self.metrics.set_index(pool.name(), index.bytes, index.evicted);
+                for replica in pool.replicas() {
+                    self.metrics.set_index_blocks(pool.name(), replica.id(), pool.index_held(replica.id()));
+                }
+            }
+            if pool.settings().tokenizer.is_some() && pool.settings().uses_prompts() {
+                let cache = pool.encoder().cache_stats();
+                let lookups = [cache.hits, cache.misses];
+                self.metrics.set_boundary_cache(pool.name(), cache.bytes, cache.entries, lookups);
+            }
         }
         self.metrics.set_stored(self.stored.len());
         self.metrics.render()

@@ -42,9 +42,7 @@ pub async fn list(fleet: &Fleet, authorization: Option<&HeaderValue>) -> Vec<Val
             Models::Any => theirs().for_each(|entry| add(&mut union, entry.clone())),
             Models::Named { model, aliases } => {
                 let own = theirs().find(|entry| name(entry) == Some(&**model)).cloned();
-                let own = own.unwrap_or_else(
-                    || json!({"id": &**model, "object": "model", "created": 0, "owned_by": "warmroute"}),
-                );
+                let own = own.unwrap_or_else(|| unknown(model));
                 add(&mut union, own.clone());
                 for alias in aliases {
                     let mut entry = own.clone();
@@ -53,10 +51,19 @@ pub async fn list(fleet: &Fleet, authorization: Option<&HeaderValue>) -> Vec<Val
                     }
                     add(&mut union, entry);
                 }
+                for adapter in &pool.settings().adapters {
+                    let told = theirs().find(|entry| name(entry) == Some(&**adapter)).cloned();
+                    add(&mut union, told.unwrap_or_else(|| unknown(adapter)));
+                }
             }
         }
     }
     union
+}
+
+/// The entry of a model that no engine tells of.
+fn unknown(model: &str) -> Value {
+    json!({"id": model, "object": "model", "created": 0, "owned_by": "warmroute"})
 }
 
 /// The list as OpenAI's API gives it.

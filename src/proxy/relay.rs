@@ -22,6 +22,10 @@ use crate::routing::Effect;
 /// What a client is told whose request the router could not wait for.
 pub const CUT: &str = "the router is shutting down and could not wait for the end of this answer (timeouts.drain)";
 
+/// Events with which a Responses stream begins as soon as the request is accepted: `response.created` and
+/// `response.in_progress`, in vLLM, SGLang and OpenAI's own.
+const BEFORE_OUTPUT: u64 = 2;
+
 /// Why the client's connection is cut: the answer broke off and nothing can be said in its framing.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -38,6 +42,8 @@ pub struct Relay {
     family: Family,
     stream: Option<Scanner>,
     stored_id: Option<IdObserver>,
+    /// The request's prompt is known to have been computed.
+    prefilled: bool,
     on_success: Option<Effect>,
     idle: Duration,
     last_byte: Instant,
@@ -80,6 +86,7 @@ impl Relay {
             family: parts.family,
             stream: parts.stream.then(Scanner::default),
             stored_id: parts.stores.then(|| IdObserver::new(parts.stream)),
+            prefilled: false,
             on_success: parts.on_success,
             idle: parts.idle,
             last_byte: Instant::now(),
@@ -103,7 +110,19 @@ impl Relay {
 
     fn succeeded(&mut self) {
         if let Some(effect) = self.on_success.take() {
-            self.pool.apply(&effect, self.exchange.proxy().now());
+            self.pool.apply(&effect, self.exchange.proxy().clock().now());
+        }
+    }
+
+    /// Whether the answer, of which `data` came last, has told anything that the engine had to compute. Heads it sends
+    /// before, some events and comments, too.
+    fn has_output(&self, data: &[u8]) -> bool {
+        match &self.stream {
+            Some(_) if data.starts_with(b":") => false,
+            Some(scanner) if self.family == Family::Responses => {
+                scanner.events() + u64::from(scanner.open_event()) > BEFORE_OUTPUT
+            }
+            _ => true,
         }
     }
 
@@ -112,6 +131,10 @@ impl Relay {
         self.succeeded();
         if let Some(scanner) = &mut self.stream {
             scanner.feed(data);
+        }
+        if !self.prefilled && self.has_output(data) {
+            self.prefilled = true;
+            self.exchange.prefilled();
         }
         if let Some(id) = self.stored_id.as_mut().and_then(|observer| observer.feed(data)) {
             let place = Place { pool: self.pool.name().clone(), replica: self.replica.id().clone() };

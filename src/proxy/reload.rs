@@ -4,7 +4,7 @@
 //! under. A configuration that is not valid as a whole changes nothing. Changes are made one after the other.
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -13,11 +13,14 @@ use tokio::task::AbortHandle;
 
 use super::{Proxy, Snapshot};
 use crate::config::{self, Config, Discover, Errors};
-use crate::fleet::{Fleet, Found, Leaving, discovery};
+use crate::fleet::{Encoders, Fleet, Found, Leaving, discovery};
 use crate::telemetry;
 
 /// A file whose changes were not seen is looked at so often.
 const LOOK: Duration = Duration::from_secs(10);
+/// So often indexes are swept when nothing else does it, in so many steps at most.
+const SWEEP: Duration = Duration::from_secs(1);
+const SWEEPS: usize = 4096;
 /// Most errors of one file that are logged.
 const MOST_LOGGED: usize = 20;
 
@@ -57,16 +60,17 @@ pub(super) struct Changes {
 #[derive(Debug)]
 struct Desired {
     config: Arc<Config>,
+    encoders: Encoders,
     found: Found,
     watching: HashMap<Arc<str>, (Discover, AbortHandle)>,
     conflicts: Vec<String>,
 }
 
 impl Changes {
-    pub(super) fn new(config: Arc<Config>) -> Self {
+    pub(super) fn new(config: Arc<Config>, encoders: Encoders) -> Self {
         let (found, watching) = (Found::new(), HashMap::new());
         Self {
-            desired: Mutex::new(Desired { config, found, watching, conflicts: Vec::new() }),
+            desired: Mutex::new(Desired { config, encoders, found, watching, conflicts: Vec::new() }),
             leaving: Mutex::default(),
             file: OnceLock::new(),
             read: Mutex::new(None),
@@ -82,7 +86,8 @@ impl Proxy {
         let _ = self.changes.file.set(path.to_owned());
     }
 
-    /// Reads the configuration's file and puts it in force, if it is valid. Blocks while it reads.
+    /// Reads the configuration's file, and the tokenizers that it needs, and puts it in force, if all of it is valid.
+    /// Blocks while it reads.
     pub fn reload(self: &Arc<Self>, trigger: Trigger) -> Reload {
         let Some(path) = self.changes.file.get() else {
             tracing::warn!("nothing to reload: the process was started from flags");
@@ -95,9 +100,14 @@ impl Proxy {
         }
         *read = content;
         let file = path.display();
-        match config::load(path, &|name| std::env::var(name).ok()) {
-            Ok(config) => {
-                let restart = self.apply(config);
+        let loaded = config::load(path, &|name| std::env::var(name).ok()).and_then(|config| {
+            // A change waits for the one before, so these are what this one follows.
+            let before = self.changes.desired.lock().encoders.clone();
+            before.next(&config).map(|encoders| (config, encoders))
+        });
+        match loaded {
+            Ok((config, encoders)) => {
+                let restart = self.apply(config, encoders);
                 self.metrics.reload_took();
                 self.metrics.reloads.with_label_values(&["ok"]).inc();
                 tracing::info!(%file, "configuration reloaded");
@@ -120,8 +130,8 @@ impl Proxy {
         }
     }
 
-    /// Puts a valid configuration in force; returns the keys that differ and take a restart.
-    pub fn apply(self: &Arc<Self>, mut config: Config) -> Vec<&'static str> {
+    /// Puts a valid configuration in force, with the encoders that it needs; returns the keys that differ and take a restart.
+    pub fn apply(self: &Arc<Self>, mut config: Config, encoders: Encoders) -> Vec<&'static str> {
         let mut desired = self.changes.desired.lock();
         let restart = desired.config.needs_restart(&config);
         config.keep_fixed(&desired.config);
@@ -131,6 +141,7 @@ impl Proxy {
             tracing::warn!(error, "logging.level stays as it is");
         }
         desired.config = Arc::new(config);
+        desired.encoders = encoders;
         self.swap(&mut desired);
         restart
     }
@@ -150,7 +161,7 @@ impl Proxy {
         let discovers = |name: &Arc<str>| config.pools.iter().any(|pool| pool.name == *name && pool.discover.is_some());
         desired.found.retain(|name, _| discovers(name));
         let old = self.snapshot();
-        let fleet = old.fleet.next(&config, &desired.found, &self.metrics);
+        let fleet = old.fleet.next(&config, &desired.found, &desired.encoders, &self.metrics);
         for conflict in fleet.conflicts().iter().filter(|conflict| !desired.conflicts.contains(conflict)) {
             tracing::warn!("{conflict}");
         }
@@ -198,6 +209,8 @@ impl Proxy {
         let mut desired = self.changes.desired.lock();
         self.snapshot().fleet.start_probes(runtime);
         self.watch(&mut desired, runtime);
+        let weak = Arc::downgrade(self);
+        runtime.spawn(sweep(weak));
         let path = self.changes.file.get()?.clone();
         let weak = Arc::downgrade(self);
         let follow = async move {
@@ -222,6 +235,23 @@ impl Proxy {
     /// Brings the metric series of what left up to date.
     pub(super) fn settle_metrics(&self, fleet: &Fleet) {
         self.changes.leaving.lock().settle(fleet, &self.metrics);
+    }
+}
+
+/// Frees what replicas that left take up in indexes, also when no requests come.
+async fn sweep(proxy: Weak<Proxy>) {
+    loop {
+        tokio::time::sleep(SWEEP).await;
+        let Some(proxy) = proxy.upgrade() else { return };
+        let snapshot = proxy.snapshot();
+        for pool in snapshot.fleet.pools() {
+            for _ in 0..SWEEPS {
+                if !pool.sweep() {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! One request, phase by phase: head → read → admit → key → decide → connect → send → first byte → relay.
+//! One request, phase by phase: head → read → admit → key → tokens → decide → connect → send → first byte → relay.
 //!
 //! Each step either goes on or ends in a [`Problem`]; problems become answers in one place.
 use std::future::poll_fn;
@@ -10,7 +10,6 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, header, request};
 use http_body::Body as _;
 use hyper::body::Incoming;
-use xxhash_rust::xxh3::xxh3_64;
 
 use super::admit::{self, Admitted, admit, model_not_found};
 use super::answer::{self, AnswerBody, Never};
@@ -84,6 +83,7 @@ pub async fn handle(
     if exchange.attempts() > 1 {
         response.headers_mut().insert(X_WARMROUTE_ATTEMPTS, exchange.attempts().into());
     }
+    exchange.expose(response.headers_mut());
     if let Ok(request_id) = request_id.parse() {
         response.headers_mut().insert(X_REQUEST_ID, request_id);
     }
@@ -164,13 +164,17 @@ async fn send(
     exchange: &mut Exchange,
     endpoint: &'static Endpoint,
     head: request::Parts,
-    admitted: Admitted,
+    mut admitted: Admitted,
     client: Client,
 ) -> Result<Reply, Problem> {
-    let Admitted { pool, body, decoded, session, pinned, sequences, prompt } = admitted;
+    let pool = admitted.pool.clone();
     exchange.in_pool(&pool);
+    if let Some(cause) = admitted.unparsed.take() {
+        exchange.proxy().metrics.unparsed.with_label_values(&[pool.name(), "unreadable"]).inc();
+        tracing::debug!(pool = %pool.name(), cause, "a body passes unparsed");
+    }
     if admit::keyed(&pool, endpoint) {
-        let source = match (&session, &pinned) {
+        let source = match (&admitted.session, &admitted.pinned) {
             (Some((_, source)), _) => *source,
             (None, Some(_)) => Source::PreviousResponse,
             (None, None) if api::unusable(&pool.settings().session, &head.headers) => Source::Unusable,
@@ -179,24 +183,20 @@ async fn send(
         exchange.keyed(source);
         exchange.proxy().metrics.session_keys.with_label_values(&[pool.name(), source.as_str()]).inc();
     }
-    let hashed = pool.settings().hashed_header().and_then(|header| head.headers.get(header));
-    let hashed = hashed.map(|value| xxh3_64(value.as_bytes()));
+    exchange.enter(Phase::Tokens);
+    let (proxy, unread) = (exchange.proxy().clone(), std::mem::take(&mut admitted.prompt));
+    let known = proxy.bench.read(&pool, endpoint, unread).await;
+    let prompt = known.as_ref().and_then(|known| known.prompt.clone());
+    known.into_iter().for_each(|known| exchange.prompt(known));
+    let request = admitted.request(endpoint, &head.headers, prompt.as_ref());
     let attempt = head::attempt(&head.headers);
     let trusted = &exchange.snapshot().config.trusted_proxies;
     let mut headers = head::to_replica(head.headers, head.uri.authority(), client, trusted, exchange.request_id());
-    if decoded {
+    if admitted.decoded {
         headers.remove(header::CONTENT_ENCODING);
     }
+    let body = admitted.body.clone();
     let outgoing = Outgoing { method: head.method, target: head.uri, headers, body, attempt, seek: false };
-    let request = routing::Request {
-        session: session.map(|(key, _)| key),
-        header: hashed,
-        sequences,
-        load_only: endpoint.load_only,
-        pinned: pinned.as_deref(),
-        prompt: prompt.as_ref(),
-        ..Default::default()
-    };
     let answered = forward::forward(exchange, &pool, &outgoing, request).await?;
     let stores = endpoint.family == Family::Responses;
     Ok(Reply::Engine { answered: Box::new(answered), pool, stores })
@@ -268,6 +268,7 @@ fn relayed(
     // What is compressed is passed on unread, and nothing of ours fits into it.
     let plain = !head.headers.contains_key(header::CONTENT_ENCODING);
     head::to_client(&mut head.headers, exchange.request_id());
+    exchange.expose(&mut head.headers);
     if exchange.attempts() > 1 {
         head.headers.insert(X_WARMROUTE_ATTEMPTS, exchange.attempts().into());
     }

@@ -96,6 +96,13 @@ pub struct Expectation {
     streams: bool,
 }
 
+impl Expectation {
+    /// The answer comes whole, whatever was asked for: its beginning tells nothing of its prefill's end.
+    pub fn comes_whole(&mut self) {
+        self.streams = false;
+    }
+}
+
 /// What the core needs to know of a request.
 #[derive(Debug, Clone, Default)]
 pub struct Request<'a> {

@@ -6,11 +6,9 @@ use std::sync::Arc;
 
 use super::heads::Heads;
 use super::prefill::Model;
+use super::router::SWEEP;
 use super::{Expectation, Load, Member, Request, Settings, Tick};
 use crate::prefix::{BLOCK_TOKENS, Index, Slot, Stats};
-
-/// Holdings of replicas that left that one decision sweeps.
-const SWEEP: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct Prefixes {
@@ -83,11 +81,9 @@ impl Prefixes {
         *slots = stay.into_iter().zip(members).map(slot).collect();
     }
 
-    /// A few steps of what is left of replicas that left.
-    pub fn sweep(&mut self) {
-        if let Some(kept) = &mut self.kept {
-            kept.index.sweep(SWEEP);
-        }
+    /// A few steps of what is left of replicas that left; whether there is more.
+    pub fn sweep(&mut self, steps: usize) -> bool {
+        self.kept.as_mut().is_some_and(|kept| kept.index.sweep(steps))
     }
 
     /// Looks a request's prompt up.
@@ -170,6 +166,7 @@ impl Prefixes {
             }
             kept.index.finish(expectation.placement, &expectation.prompt.blocks);
         }
+        self.sweep(SWEEP);
     }
 
     /// The replica never got it.
@@ -180,11 +177,17 @@ impl Prefixes {
         if let Some(kept) = self.of(&expectation) {
             kept.index.withdraw(expectation.placement, &expectation.prompt.blocks);
         }
+        self.sweep(SWEEP);
     }
 
     /// Seconds to prefill a prompt of so many tokens, of which so many are cached.
     pub fn prefill_seconds(&self, tokens: u32, matched: u32) -> f64 {
         self.model.seconds(tokens, matched)
+    }
+
+    /// The index as it is, at most `limit` runs of it.
+    pub fn dump(&self, limit: usize) -> Option<crate::prefix::Dump> {
+        self.kept.as_ref().map(|kept| kept.index.dump(limit))
     }
 
     /// Figures of the index.

@@ -22,6 +22,8 @@ use crate::prefix;
 
 /// How long a new or returned replica takes to reach its full share.
 const RAMP_MICROS: u64 = 30_000_000;
+/// Holdings of replicas that left that one decision sweeps, and one end of a request.
+pub(super) const SWEEP: usize = 8;
 /// The share a ramp starts with, in thousandths.
 const RAMP_START: u64 = FULL_SHARE / 10;
 
@@ -112,7 +114,7 @@ impl Router {
     /// [`Refusal`] when no replica can take the request.
     pub fn decide(&mut self, request: &Request<'_>, now: Tick) -> Result<Plan, Refusal> {
         self.bindings.sweep(now);
-        self.prefixes.sweep();
+        self.prefixes.sweep(SWEEP);
         self.run(request, Call { now, acts: true })
     }
 
@@ -263,6 +265,12 @@ impl Router {
         self.prefixes.configure(settings, self.entries.iter().map(|entry| &entry.member));
     }
 
+    /// Frees a few steps' worth of what replicas that left still take up, and of what is over the index' bytes; whether
+    /// there is more. Every decision does so, too: call it where none may come for long.
+    pub fn sweep(&mut self, steps: usize) -> bool {
+        self.prefixes.sweep(steps)
+    }
+
     /// The replica has begun to answer: the first event of the body has come.
     pub fn confirm(&mut self, expectation: &mut Expectation, now: Tick) {
         self.prefixes.confirm(expectation, now);
@@ -291,6 +299,11 @@ impl Router {
     /// Blocks of prompts that the index knows on a replica; 0 for one that is no member.
     pub fn index_held(&self, replica: &str) -> usize {
         self.index.get(replica).map_or(0, |&member| self.prefixes.held(member as usize))
+    }
+
+    /// The prefix index as it is, at most `limit` runs of it, for debugging; `None` where none is kept.
+    pub fn index_dump(&self, limit: usize) -> Option<prefix::Dump> {
+        self.prefixes.dump(limit)
     }
 
     /// Number of session bindings held. Some may have expired: they are swept a few a decision.

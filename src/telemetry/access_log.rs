@@ -40,6 +40,18 @@ pub struct Record {
     /// Where the session key came from; `none` when there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<&'static str>,
+    /// Tokens of its prompt, where that was read; estimated where `basis` is text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_tokens: Option<u32>,
+    /// Of these, the leading ones that the replica was expected to hold.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub matched_tokens: Option<u32>,
+    /// What the prompt's blocks are made of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub basis: Option<&'static str>,
+    /// Why that is less than the pool could have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fallback: Option<&'static str>,
     /// Replicas asked.
     pub attempts: u32,
     /// Status sent to the client; absent when it left before there was one.
@@ -191,6 +203,10 @@ mod tests {
             replica: None,
             reason: Some("bound"),
             session: Some("header"),
+            prompt_tokens: Some(2_000),
+            matched_tokens: Some(1_008),
+            basis: Some("text"),
+            fallback: Some("media"),
             attempts: 1,
             status: Some(200),
             outcome: "ok",

@@ -72,7 +72,7 @@ families! {
     QUEUE_WAIT = "warmroute_queue_wait_seconds" Histogram ["pool"]
         "Time that requests waited which then got a place. Those that got none are `warmroute_requests_rejected_total` with the causes `queue_full` and `queue_timeout`.";
     SHADOW_PROMPT = "warmroute_shadow_prompt_tokens_total" Counter ["pool"]
-        "Prompt tokens of requests that a shadow decided on, in whole blocks of 64, estimated as 4 bytes a token.";
+        "Prompt tokens of requests that a shadow decided on; estimated as 4 bytes a token where they are not tokenized.";
     SHADOW_RECOMPUTED = "warmroute_shadow_recomputed_tokens_total" Counter ["pool", "by"]
         "Of these, the tokens expected to be computed again where the `policy` sent them, and where the `shadow` would have.";
     SHADOW = "warmroute_shadow_decisions_total" Counter ["pool", "agreement"]
@@ -80,13 +80,33 @@ families! {
     UPSTREAM_IDLE = "warmroute_upstream_idle_connections" Gauge ["replica"]
         "Connections to the replica kept for reuse.";
     PHASE = "warmroute_phase_duration_seconds" Histogram ["pool", "phase"]
-        "Time a request spent in a phase of its way: read (body from the client), decide, connect, first_byte (sent until the first body byte), relay.";
+        "Time a request spent in a phase of its way: read (body from the client), tokens (blocks of the prompt), decide, connect, first_byte (sent until the first body byte), relay.";
     TTFT = "warmroute_time_to_first_token_seconds" Histogram ["pool", "replica"]
         "From the request head's arrival to the first body byte of a 2xx event stream.";
     DURATION = "warmroute_request_duration_seconds" Histogram ["pool", "replica"]
         "From the request head's arrival to the end of the answer, 2xx only.";
     BYTES_IN = "warmroute_request_body_bytes_total" Counter ["pool"] "Bytes of request bodies as received.";
     BYTES_OUT = "warmroute_response_body_bytes_total" Counter ["pool"] "Bytes of response bodies as sent on.";
+    PROMPTS = "warmroute_prompts_total" Counter ["pool", "basis"]
+        "Requests of a pool that has a use for prompts, by what blocks were made of theirs: `tokens`, `text`, or `none`.";
+    PROMPT_FALLBACKS = "warmroute_prompt_fallbacks_total" Counter ["pool", "reason"]
+        "Prompts that were cut as text although the pool has a tokenizer (no_template, template_failed, tokenizer_failed, time_budget, media, unknown_shape), or of which no blocks were made (unreadable, encoded, busy: as many long ones as there are processors were in work for all of `tokens.budget`), by reason.";
+    PROMPT_TOKENS = "warmroute_prompt_tokens_total" Counter ["pool", "replica"]
+        "Tokens of the prompts sent to the replica (estimated as 4 bytes a token where they are not tokenized).";
+    MATCHED_TOKENS = "warmroute_matched_tokens_total" Counter ["pool", "replica"]
+        "Of these, the leading ones that the replica was expected to hold.";
+    INDEX_PAIRS = "warmroute_index_blocks" Gauge ["pool", "replica"]
+        "Blocks of prompts that the prefix index knows, or expects, on the replica.";
+    INDEX_BYTES = "warmroute_index_bytes" Gauge ["pool"] "Memory of the prefix index; bounded by `index.size`.";
+    INDEX_EVICTED = "warmroute_index_evicted_blocks_total" Counter ["pool"]
+        "Blocks that the prefix index gave back, to keep within `index.size` and the replicas' `cache_tokens`.";
+    BOUNDARY_BYTES = "warmroute_boundary_cache_bytes" Gauge ["pool"]
+        "Memory of the tokenizer's boundary cache; bounded by `tokens.cache`.";
+    BOUNDARY_ENTRIES = "warmroute_boundary_cache_entries" Gauge ["pool"] "Entries of the tokenizer's boundary cache.";
+    BOUNDARY_LOOKUPS = "warmroute_boundary_cache_lookups_total" Counter ["pool", "result"]
+        "Prompts of which the boundary cache knew at least a head (`hit`), or nothing (`miss`).";
+    QUEUED_SECONDS = "warmroute_replica_queued_seconds" Gauge ["replica"]
+        "Seconds of prefill that wait on the replica, as far as one can tell from outside.";
     SESSION_KEYS = "warmroute_session_keys_total" Counter ["pool", "source"]
         "Requests by where their session key came from; `none` had no key, `unusable` a header whose value can't be one.";
     BINDINGS = "warmroute_session_bindings" Gauge ["pool"] "Session bindings held; bounded by `session.max_bindings`.";
@@ -230,6 +250,17 @@ pub struct Metrics {
     pub bytes_in: IntCounterVec,
     /// Bytes of response bodies: pool.
     pub bytes_out: IntCounterVec,
+    prompts: IntCounterVec,
+    prompt_fallbacks: IntCounterVec,
+    prompt_tokens: IntCounterVec,
+    matched_tokens: IntCounterVec,
+    index_pairs: IntGaugeVec,
+    index_bytes: IntGaugeVec,
+    index_evicted: IntCounterVec,
+    boundary_bytes: IntGaugeVec,
+    boundary_entries: IntGaugeVec,
+    boundary_lookups: IntCounterVec,
+    queued_seconds: GaugeVec,
     /// Session keys: pool, source.
     pub session_keys: IntCounterVec,
     bindings: IntGaugeVec,
@@ -305,6 +336,17 @@ impl Metrics {
             duration: build!(r, histogram DURATION),
             bytes_in: build!(r, IntCounterVec, BYTES_IN),
             bytes_out: build!(r, IntCounterVec, BYTES_OUT),
+            prompts: build!(r, IntCounterVec, PROMPTS),
+            prompt_fallbacks: build!(r, IntCounterVec, PROMPT_FALLBACKS),
+            prompt_tokens: build!(r, IntCounterVec, PROMPT_TOKENS),
+            matched_tokens: build!(r, IntCounterVec, MATCHED_TOKENS),
+            index_pairs: build!(r, IntGaugeVec, INDEX_PAIRS),
+            index_bytes: build!(r, IntGaugeVec, INDEX_BYTES),
+            index_evicted: build!(r, IntCounterVec, INDEX_EVICTED),
+            boundary_bytes: build!(r, IntGaugeVec, BOUNDARY_BYTES),
+            boundary_entries: build!(r, IntGaugeVec, BOUNDARY_ENTRIES),
+            boundary_lookups: build!(r, IntCounterVec, BOUNDARY_LOOKUPS),
+            queued_seconds: build!(r, GaugeVec, QUEUED_SECONDS),
             session_keys: build!(r, IntCounterVec, SESSION_KEYS),
             bindings: build!(r, IntGaugeVec, BINDINGS),
             stored: build!(r, single IntGauge, STORED),
@@ -367,6 +409,21 @@ impl Metrics {
         self.requests.with_label_values(&[pool, replica, reason, outcome])
     }
 
+    /// Counters of prompts in one pool, by what their blocks are made of.
+    pub fn prompts(&self, pool: &str, basis: &str) -> IntCounter {
+        self.prompts.with_label_values(&[pool, basis])
+    }
+
+    /// Counter of prompts in one pool that were cut as text, or not at all, for a reason.
+    pub fn prompt_fallback(&self, pool: &str, reason: &str) -> IntCounter {
+        self.prompt_fallbacks.with_label_values(&[pool, reason])
+    }
+
+    /// Counters of the prompt tokens that go to one replica in one pool, and of those matched there.
+    pub fn prompt_tokens(&self, pool: &str, replica: &str) -> [IntCounter; 2] {
+        [&self.prompt_tokens, &self.matched_tokens].map(|family| family.with_label_values(&[pool, replica]))
+    }
+
     /// The histogram of one phase in one pool.
     pub fn phase(&self, pool: &str, phase: &str) -> Histogram {
         self.phase.with_label_values(&[pool, phase])
@@ -385,6 +442,30 @@ impl Metrics {
             self.state.with_label_values(&[replica, each]).set(i64::from(each == state));
         }
         self.upstream_idle.with_label_values(&[replica]).set(i64::try_from(idle).unwrap_or(i64::MAX));
+    }
+
+    /// Sets the gauge of a replica's queue of prefills.
+    pub fn set_queued_seconds(&self, replica: &str, seconds: f64) {
+        self.queued_seconds.with_label_values(&[replica]).set(seconds);
+    }
+
+    /// Sets what a pool's prefix index knows of a replica.
+    pub fn set_index_blocks(&self, pool: &str, replica: &str, blocks: usize) {
+        self.index_pairs.with_label_values(&[pool, replica]).set(i64::try_from(blocks).unwrap_or(i64::MAX));
+    }
+
+    /// Sets the figures of a pool's prefix index.
+    pub fn set_index(&self, pool: &str, bytes: usize, evicted: u64) {
+        self.index_bytes.with_label_values(&[pool]).set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        follow(&self.index_evicted.with_label_values(&[pool]), evicted);
+    }
+
+    /// Sets the figures of a pool's boundary cache.
+    pub fn set_boundary_cache(&self, pool: &str, bytes: u64, entries: u64, [hits, misses]: [u64; 2]) {
+        self.boundary_bytes.with_label_values(&[pool]).set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        self.boundary_entries.with_label_values(&[pool]).set(i64::try_from(entries).unwrap_or(i64::MAX));
+        follow(&self.boundary_lookups.with_label_values(&[pool, "hit"]), hits);
+        follow(&self.boundary_lookups.with_label_values(&[pool, "miss"]), misses);
     }
 
     /// Sets the gauge of a replica's breaker.
@@ -430,6 +511,18 @@ impl Metrics {
         let mut text = Vec::with_capacity(16 * 1024);
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+}
+
+/// Brings a counter up to a count that is kept elsewhere; one that has begun anew begins anew here, too. Only scrapes do
+/// this, and they come one after the other.
+fn follow(counter: &IntCounter, count: u64) {
+    match count.checked_sub(counter.get()) {
+        Some(more) => counter.inc_by(more),
+        None => {
+            counter.reset();
+            counter.inc_by(count);
+        }
     }
 }
 

@@ -3,8 +3,25 @@
 //! [`Encoder`] is a pool's: it renders a chat by the model's own template, encodes by the model's own tokenizer, and
 //! chains the ids into blocks. Where that cannot be, the canonical text of the same parts is cut instead, and the
 //! [`Fallback`] says why. All of this is CPU work; callers keep long prompts off async threads.
+mod boundary;
+mod budget;
+mod canonical;
+mod cuts;
 mod encoder;
+mod environment;
+mod form;
+pub(crate) mod json;
+mod messages;
 mod prompt;
+mod python;
+mod strftime;
+mod template;
+mod tokenizer;
 
+pub use boundary::CacheStats;
+pub(crate) use budget::LONGEST;
+pub use cuts::CutPoints;
 pub use encoder::{Encoded, Encoder, Fallback, LoadError};
 pub use prompt::{Chat, Content, Messages, Prompt};
+pub use template::{Rendered, Template, TemplateError};
+pub use tokenizer::{EncodeError, Tokenizer};

@@ -11,6 +11,8 @@ pub struct Prompt<'a> {
     pub adapter: Option<Cow<'a, str>>,
     /// `cache_salt`: only requests with the same one share blocks.
     pub salt: Option<Cow<'a, str>>,
+    /// The engine cuts it (`truncate_prompt_tokens`): its ids are not those of the whole.
+    pub truncated: bool,
     /// What is said.
     pub content: Content<'a>,
 }
@@ -49,6 +51,9 @@ pub struct Chat<'a> {
     pub add_generation_prompt: bool,
     /// Whether the last message is left open, to be gone on with.
     pub continue_final_message: bool,
+    /// Whether the tokenizer's post-processor adds its special tokens to what the template gives. Default of engines:
+    /// false.
+    pub add_special_tokens: bool,
     /// A template of the request's own (`chat_template`): ours would not be the engine's.
     pub own_template: bool,
 }

@@ -42,6 +42,7 @@ mod listeners;
 mod logs;
 mod policy;
 mod pools;
+mod prefix;
 mod queue;
 mod replicas;
 mod retry;
@@ -60,6 +61,7 @@ fn files() -> Vec<Checks> {
         logs::CHECKS,
         policy::CHECKS,
         pools::CHECKS,
+        prefix::CHECKS,
         queue::CHECKS,
         replicas::CHECKS,
         retry::CHECKS,
@@ -129,6 +131,11 @@ async fn sooner<T, U>(what: &str, with: impl Future<Output = T>, without: impl F
         }
     };
     within(what, LATE, race).await
+}
+
+/// A value of `/config`, at a JSON pointer.
+async fn in_force(proxy: &Proxy, pointer: &str) -> Value {
+    proxy.admin_get("/config").await.json().pointer(pointer).cloned().unwrap_or_default()
 }
 
 /// An engine that answers a plain request with its name; a stream says its name and is then held open.

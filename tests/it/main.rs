@@ -7,6 +7,7 @@ mod alias;
 mod audio;
 mod backpressure;
 mod behind;
+mod cache_aware;
 mod client_leaves;
 mod discovery;
 mod drain;

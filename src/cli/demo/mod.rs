@@ -20,6 +20,7 @@ use clap::builder::PossibleValuesParser;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::config;
+use crate::fleet::Encoders;
 use crate::proxy::{self, Inherited, Proxy};
 use crate::sim::engine;
 use crate::sim::mock::{self, MockHandle, MockOptions};
@@ -228,7 +229,8 @@ fn start_proxy(policy: &str, replicas: &[MockHandle]) -> io::Result<(proxy::Runn
     );
     let config = config::parse(&yaml, "the demo's configuration", Path::new(""), &|_| None)
         .map_err(|errors| io::Error::other(errors.to_string()))?;
-    let running = proxy::start(Proxy::new(config, None)?, &mut Inherited::default())?;
+    let encoders = Encoders::load(&config).map_err(|errors| io::Error::other(errors.to_string()))?;
+    let running = proxy::start(Proxy::new(config, encoders, None)?, &mut Inherited::default())?;
     let address = running.addresses.first().copied().ok_or_else(|| io::Error::other("the proxy listens nowhere"))?;
     Ok((running, address))
 }

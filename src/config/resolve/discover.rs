@@ -39,7 +39,7 @@ impl Across<'_> {
                 return None;
             }
             (Some(file), None) => {
-                for name in ["type", "port", "nameserver", "base_path", "credential", "max_in_flight"] {
+                for name in ["type", "port", "nameserver", "base_path", "credential", "max_in_flight", "cache_tokens"] {
                     if let Some(setting) = item.get(name) {
                         let problem = format!("`{name}` goes with `dns`; in a file each replica has its own");
                         self.push(setting, problem, "remove it here, and write it in the file");
@@ -56,6 +56,7 @@ impl Across<'_> {
                     base_path: or(Some(item), "base_path", Arc::from("")).trim_end_matches('/').into(),
                     credential: or(Some(item), "credential", None),
                     max_in_flight: or(Some(item), "max_in_flight", None),
+                    cache_tokens: or(Some(item), "cache_tokens", None),
                 };
                 let broken = format!("{}.port", item.path);
                 if !dns.service() && dns.port.is_none() && !self.errors.iter().any(|e| e.path == broken) {

@@ -127,7 +127,7 @@ impl Names {
             weight,
             credential: self.dns.credential.clone(),
             max_in_flight: self.dns.max_in_flight,
-            cache_tokens: None,
+            cache_tokens: self.dns.cache_tokens,
             incarnation: 0,
             tls: None,
         }

@@ -63,6 +63,7 @@ impl Server {
             base_path: "/v".into(),
             credential: None,
             max_in_flight: Some(7),
+            cache_tokens: None,
         }
     }
 }

@@ -7,12 +7,10 @@
 mod check;
 mod dump;
 mod holdings;
-mod matches;
 mod runs;
 mod slab;
 
 pub use dump::{Dump, DumpHolder, DumpRun};
-pub use matches::Matches;
 
 use holdings::{Holding, Replica};
 use runs::{Holder, Runs};
@@ -152,42 +150,24 @@ impl Index {
     pub fn lookup(&self, chain: &[u64], depths: &mut Vec<u32>) {
         depths.clear();
         depths.resize(self.replicas.len(), 0);
-        self.walk(chain, |at, depth| depths[usize::from(at)] = depth);
-        for &at in &self.gone {
-            depths[usize::from(at)] = 0;
-        }
-    }
-
-    /// As [`Index::lookup`], but costs nothing for replicas that hold no block of `chain`.
-    pub fn lookup_matches(&self, chain: &[u64], matches: &mut Matches) {
-        matches.clear(self.replicas.len());
-        if self.gone.is_empty() {
-            self.walk(chain, |at, depth| matches.set(at, depth));
-        } else {
-            self.walk(chain, |at, depth| {
-                if self.replicas[usize::from(at)].present {
-                    matches.set(at, depth);
-                }
-            });
-        }
-    }
-
-    /// Tells of each holder of each run on the way, so of most replicas more than once; the last time counts.
-    fn walk(&self, chain: &[u64], mut found: impl FnMut(u16, u32)) {
         let (mut rest, mut before) = (chain, 0);
         while let Some(&head) = rest.first()
             && let Some(run) = self.runs.find(head)
         {
             let run = &self.runs[run];
             let common = run.common(rest);
+            // Who holds something of this run holds all of those before it.
             for holder in run.holders() {
-                found(holder.at, before + holder.cutoff.min(common as u32));
+                depths[usize::from(holder.at)] = before + holder.cutoff.min(common as u32);
             }
             if common < run.len() {
                 break;
             }
             before += common as u32;
             rest = &rest[common..];
+        }
+        for &at in &self.gone {
+            depths[usize::from(at)] = 0;
         }
     }
 
@@ -240,6 +220,7 @@ impl Index {
     pub fn finish(&mut self, placement: Placement, _chain: &[u64]) {
         let leaf = self.leaf(&placement);
         self.touch(placement.slot, leaf, |pins| pins - 1);
+        self.join(leaf);
         self.evict(placement.slot, EVICTED_AT_ONCE);
     }
 
@@ -324,6 +305,25 @@ impl Index {
             let holding = &mut self.holdings[id];
             (holding.run, holding.seat, holding.parent) = (tail, seat, head);
             holding.confirmed = confirmed.saturating_sub(len);
+        }
+    }
+
+    /// Undoes splits at the end of a path that was just used, where only this replica has both parts, and no placement
+    /// ends between them: a tree that only ever splits would grow under churn.
+    fn join(&mut self, mut leaf: u32) {
+        while leaf != NONE && self.is_private_leaf(leaf) {
+            let Holding { run, seat, parent, confirmed, .. } = self.holdings[leaf];
+            let Some(&before) = self.holdings.get(parent) else { return };
+            if before.pins > 0 || before.children > 1 || self.runs[before.run].holders().len() > 1 {
+                return;
+            }
+            self.runs.holder(before.run, before.seat).cutoff += self.runs[run].holders()[seat as usize].cutoff;
+            self.runs.join(before.run, run);
+            self.replicas[usize::from(before.at)].free.unlink(&mut self.holdings, leaf);
+            self.holdings.remove(leaf);
+            self.holdings[parent].children = 0;
+            self.holdings[parent].confirmed += confirmed;
+            leaf = parent;
         }
     }
 

@@ -150,6 +150,16 @@ impl Runs {
         if deepest > 0 {
             return self.truncate(id, deepest as usize);
         }
+        self.remove(id);
+    }
+
+    /// Puts `next`, which goes, at the end of `id`; the holders are the caller's to mend.
+    pub(super) fn join(&mut self, id: u32, next: u32) {
+        let next = self.remove(next);
+        self.extend(id, &next.hashes);
+    }
+
+    fn remove(&mut self, id: u32) -> Run {
         let run = self.runs.remove(id);
         self.vectors -= run.bytes();
         if let Ok(entry) = self.heads.find_entry(run.head, |&other| other == id) {
@@ -158,6 +168,7 @@ impl Runs {
         if self.heads.len() * 8 < self.heads.capacity() && self.heads.capacity() > 1024 {
             self.heads.shrink_to(self.heads.len() * 2, |&run| self.runs[run].head);
         }
+        run
     }
 
     /// Adds a holder; its seat.

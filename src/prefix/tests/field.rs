@@ -53,6 +53,21 @@ fn b0f_memory_is_flat_under_churn() {
     }
 }
 
+/// dynamo #10774 again: a tree that only ever splits grows although what it holds does not.
+#[test]
+fn b0f_splits_that_nobody_needs_are_undone() {
+    let mut index = Index::new(usize::MAX);
+    let slot = index.add(1_000);
+    let whole = blocks(1, 0..100);
+    for end in 1..100 {
+        serve(&mut index, slot, &whole[..end]);
+        serve(&mut index, slot, &whole);
+        serve(&mut index, slot, &whole[..100 - end]);
+    }
+    serve(&mut index, slot, &whole);
+    assert_eq!((index.dump(10).runs_total, depth(&index, slot, &whole)), (1, 100));
+}
+
 /// Ray #58835: a replica of another deployment in the tree. Models share no block, and an index knows its own only.
 #[test]
 fn b0g_models_share_no_block() {

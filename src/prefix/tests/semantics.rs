@@ -221,7 +221,7 @@ fn colliding_hashes_do_no_harm() {
     let slot = index.add(6);
     let mut open = Vec::new();
     for seed in 0..4000_u64 {
-        let chain: Vec<u64> = (0..5).map(|at| (seed * 2_654_435_761 >> (3 * at)) % 7).collect();
+        let chain: Vec<u64> = (0..5).map(|at| ((seed * 2_654_435_761) >> (3 * at)) % 7).collect();
         open.push((index.place(slot, &chain), chain));
         if seed % 3 > 0 {
             let (placement, chain) = open.swap_remove(seed as usize % open.len());

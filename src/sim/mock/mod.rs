@@ -56,6 +56,8 @@ pub struct MockOptions {
     pub dialect: Dialect,
     /// The engine's size and speed.
     pub engine: engine::Options,
+    /// `system_fingerprint` of vLLM's whole answers: tells replicas apart behind a router.
+    pub fingerprint: String,
 }
 
 impl Default for MockOptions {
@@ -65,6 +67,7 @@ impl Default for MockOptions {
             models: vec!["mock-model".to_owned()],
             dialect: Dialect::Vllm,
             engine: engine::Options::default(),
+            fingerprint: "vllm-0.32.0-warmroute".to_owned(),
         }
     }
 }

@@ -18,7 +18,7 @@ struct Frame {
     model: String,
     created: u64,
     sglang: bool,
-    fingerprint: &'static str,
+    fingerprint: String,
 }
 
 impl Frame {
@@ -30,7 +30,7 @@ impl Frame {
             (None, false) => format!("{prefix}-{}", call.mock.new_id()),
         };
         let id = id.replace(['"', '\\'], "_");
-        let fingerprint = "vllm-0.32.0-warmroute";
+        let fingerprint = call.mock.options.fingerprint.replace(['"', '\\'], "_");
         Self { id, model: quoted(model), created: unix_seconds(), sglang, fingerprint }
     }
 

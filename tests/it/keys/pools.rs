@@ -63,11 +63,6 @@ pub async fn request_encoding() {
     }
 }
 
-/// A value of the pool in `/config`.
-async fn in_force(proxy: &Proxy, key: &str) -> Value {
-    proxy.admin_get("/config").await.json()["pools"][0][key].clone()
-}
-
 /// What `check` says to a pool with this key: whether it passes, and its words.
 fn judged(engines: &[Upstream], key: &str) -> (bool, String) {
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -83,22 +78,23 @@ fn judged(engines: &[Upstream], key: &str) -> (bool, String) {
 pub async fn engine_kind() {
     let engines = [engine("e0").await];
     let (with, without) = pair(&one_pool(&engines, "engine: sglang"), &one_pool(&engines, "")).await;
-    assert_eq!(in_force(&with, "engine").await, "sglang");
-    assert_eq!(in_force(&without, "engine").await, "detect");
+    assert_eq!(in_force(&with, "/pools/0/engine").await, "sglang");
+    assert_eq!(in_force(&without, "/pools/0/engine").await, "detect");
     let (passes, said) = judged(&engines, "engine: sgland");
     assert!(!passes && said.contains("pools[0].engine") && said.contains("sglang"), "{said}");
 }
 
-/// So far the tokenizer is only checked; when the prefix-aware policies read it, their matches belong here.
 pub async fn tokenizer() {
     let engines = [engine("e0").await];
     let folder = tempfile::tempdir().unwrap();
-    let key = format!("tokenizer: {}", folder.path().display());
-    let (passes, said) = judged(&engines, &key);
+    let (passes, said) = judged(&engines, &format!("tokenizer: {}", folder.path().display()));
     assert!(!passes && said.contains("pools[0].tokenizer") && said.contains("tokenizer.json"), "{said}");
-    std::fs::write(folder.path().join("tokenizer.json"), "{\"model\":{\"type\":\"BPE\"}}").unwrap();
-    assert!(judged(&engines, &key).0);
-    let (with, without) = pair(&one_pool(&engines, &key), &one_pool(&engines, "")).await;
-    assert_eq!(in_force(&with, "tokenizer").await, folder.path().to_str().unwrap());
-    assert_eq!(in_force(&without, "tokenizer").await, "none");
+    let key = concat!("tokenizer: ", env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tokenizer");
+    assert!(judged(&engines, key).0);
+    for (key, basis) in [(key, " basis=tokens "), ("tokenizer: none", " basis=text ")] {
+        let pool = Pool::model("m").with("policy: cache_aware").with(key);
+        let mut proxy = Proxy::start(&Config::new(pool.at(engines[0].address()))).await;
+        who(&proxy, &chat(false, 1)).await;
+        proxy.process.line("access-log line", |line| line.contains(basis).then_some(()));
+    }
 }

@@ -1,0 +1,234 @@
+//! The routing step of a growing conversation: body → prompt → rendered text → tokens → block hashes.
+//!
+//! Turn 12 has 85 KB. `oracle` is the `tokenizers` library 0.23.2 on the text of our own template, without a cache;
+//! `uncached` is ours without the boundary cache, `cached` ours as it serves: every turn but the last was seen before,
+//! and `repeated` the whole body. Each pass has another cache salt, so nothing else is known to the cache. The texts
+//! are made up here; the tokenizer is Qwen3's, from `../shared`, and without it there is nothing to measure.
+use std::fmt::Write as _;
+use std::hint::black_box;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use http::Method;
+use serde_json::{Value, json};
+use tokenizers_oracle::Tokenizer as Oracle;
+use warmroute::api::{Endpoint, Route, find, prompt_of, read};
+use warmroute::prefix::{Basis, Chain, root};
+use warmroute::tokens::{Content, Encoded, Encoder, Template};
+
+const TURNS: [usize; 3] = [1, 4, 12];
+const CONVERSATIONS: usize = 60;
+
+fn folder() -> Option<PathBuf> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared/tokenizers/qwen3");
+    if folder.exists() {
+        return Some(folder);
+    }
+    eprintln!("skipped: {} is absent", folder.display());
+    None
+}
+
+fn endpoint() -> &'static Endpoint {
+    match find(&Method::POST, "/v1/chat/completions") {
+        Route::Endpoint(endpoint) => endpoint,
+        _ => unreachable!("it is one"),
+    }
+}
+
+/// Text of about so many bytes: prose, code and JSON, of words that are made up.
+fn text(random: &mut fastrand::Rng, bytes: usize) -> String {
+    const SYLLABLES: [&str; 24] = [
+        "ta", "re", "con", "pro", "ing", "er", "st", "al", "men", "ti", "on", "de", "ver", "com", "ple", "an", "is",
+        "ment", "or", "ex", "able", "un", "li", "sub",
+    ];
+    let word = |random: &mut fastrand::Rng| -> String {
+        (0..random.usize(1..4)).map(|_| SYLLABLES[random.usize(..SYLLABLES.len())]).collect()
+    };
+    let mut text = String::with_capacity(bytes + 200);
+    while text.len() < bytes {
+        let words: Vec<String> = (0..12).map(|_| word(random)).collect();
+        match random.u32(..20) {
+            0..10 => writeln!(text, "{}. The {}, which {} it.", words[..8].join(" "), words[8], words[9]),
+            10..17 => writeln!(
+                text,
+                "    let {}_{} = self.{}({}, 0x{:x});",
+                words[0],
+                words[1],
+                words[2],
+                words[3],
+                random.u16(..)
+            ),
+            _ => writeln!(
+                text,
+                "{{\"{}\": {}, \"{}\": [\"{}\", null, {}.5]}}",
+                words[0],
+                random.u16(..),
+                words[1],
+                words[2],
+                random.u8(..)
+            ),
+        }
+        .unwrap_or_default();
+    }
+    text
+}
+
+/// Messages of a conversation of twelve turns.
+fn conversation(seed: u64) -> Vec<Value> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut messages = vec![json!({"role": "system", "content": text(&mut fastrand::Rng::with_seed(1), 4_000)})];
+    for _ in 0..12 {
+        messages.push(json!({"role": "user", "content": text(&mut random, 3_400)}));
+        messages.push(json!({"role": "assistant", "content": text(&mut random, 3_400)}));
+    }
+    messages
+}
+
+/// The body of a turn, counted from 1.
+fn body(messages: &[Value], turn: usize, salt: u64) -> Vec<u8> {
+    let messages = &messages[..2 * turn];
+    json!({"model": "m", "stream": true, "cache_salt": salt.to_string(), "messages": messages}).to_string().into_bytes()
+}
+
+fn step(encoder: &Encoder, body: &[u8]) -> Encoded {
+    let hints = read(body).expect("it is JSON");
+    encoder.encode(&prompt_of(endpoint(), &hints))
+}
+
+fn oracle_step(oracle: &Oracle, template: &Template, body: &[u8]) -> Vec<u64> {
+    let hints = read(body).expect("it is JSON");
+    let prompt = prompt_of(endpoint(), &hints);
+    let Content::Chat(chat) = &prompt.content else { unreachable!("it is a chat") };
+    let rendered = template.render(chat).expect("the template renders it");
+    let encoding = oracle.encode_fast(&*rendered.text, false).expect("text can be encoded");
+    let mut chain = Chain::new(root(Basis::Tokens, "m", None, prompt.salt.as_deref()));
+    chain.push(encoding.get_ids());
+    chain.finish()
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+/// Each way on the same bodies, in turn, so that a noisy moment hits all of them.
+fn ratios(oracle: &Oracle, template: &Template, uncached: &Encoder, cached: &Encoder, conversations: &[Vec<Value>]) {
+    let timed = |work: &mut dyn FnMut()| {
+        let start = Instant::now();
+        work();
+        start.elapsed()
+    };
+    for turn in TURNS {
+        let mut times = [(); 4].map(|()| Vec::new());
+        let mut size = 0;
+        for round in 0..2 * CONVERSATIONS {
+            let messages = &conversations[round % CONVERSATIONS];
+            let salt = (turn * 1_000_000 + round) as u64;
+            if turn > 1 {
+                step(cached, &body(messages, turn - 1, salt));
+            }
+            let body = body(messages, turn, salt);
+            size = body.len();
+            let expected = oracle_step(oracle, template, &body);
+            assert!(step(uncached, &body).blocks == expected, "ids differ from the oracle's");
+            times[0].push(timed(&mut || drop(black_box(oracle_step(oracle, template, &body)))));
+            times[1].push(timed(&mut || drop(black_box(step(uncached, &body)))));
+            times[2].push(timed(&mut || drop(black_box(step(cached, &body)))));
+            times[3].push(timed(&mut || drop(black_box(step(cached, &body)))));
+            assert!(step(cached, &body).blocks == expected, "ids differ from the oracle's");
+        }
+        let [a, b, c, d] = times.map(median);
+        println!(
+            "turn {turn}, {} KB: oracle {a:.0?}, uncached {b:.0?} (1/{:.0}), cached {c:.0?} (1/{:.0}), repeated {d:.0?}",
+            size / 1000,
+            a.as_secs_f64() / b.as_secs_f64(),
+            a.as_secs_f64() / c.as_secs_f64(),
+        );
+    }
+}
+
+fn routing_step(criterion: &mut Criterion) {
+    let Some(folder) = folder() else { return };
+    let hour = Duration::from_secs(3600);
+    let oracle = Oracle::from_file(folder.join("tokenizer.json")).expect("a tokenizer");
+    let template = Template::load(&folder).expect("readable").expect("a template");
+    let uncached = Encoder::load("m", &folder, 0, hour).expect("a tokenizer");
+    let cached = Encoder::load("m", &folder, 32 << 20, hour).expect("a tokenizer");
+    let conversations: Vec<_> = (0..CONVERSATIONS as u64).map(|seed| conversation(seed + 2)).collect();
+    ratios(&oracle, &template, &uncached, &cached, &conversations);
+
+    let mut group = criterion.benchmark_group("routing_step");
+    group.sample_size(20).measurement_time(Duration::from_secs(2)).warm_up_time(Duration::from_millis(500));
+    for turn in TURNS {
+        let mut salt = 0;
+        let mut next = || {
+            salt += 1;
+            (&conversations[salt as usize % CONVERSATIONS], salt)
+        };
+        group.bench_function(BenchmarkId::new("oracle", turn), |bencher| {
+            bencher.iter_batched(
+                || body(next().0, turn, 0),
+                |body| oracle_step(&oracle, &template, &body),
+                BatchSize::PerIteration,
+            );
+        });
+        group.bench_function(BenchmarkId::new("uncached", turn), |bencher| {
+            bencher.iter_batched(|| body(next().0, turn, 0), |body| step(&uncached, &body), BatchSize::PerIteration);
+        });
+        group.bench_function(BenchmarkId::new("cached", turn), |bencher| {
+            let seen = || {
+                let (messages, salt) = next();
+                if turn > 1 {
+                    step(&cached, &body(messages, turn - 1, salt));
+                }
+                body(messages, turn, salt)
+            };
+            bencher.iter_batched(seen, |body| step(&cached, &body), BatchSize::PerIteration);
+        });
+        group.bench_function(BenchmarkId::new("repeated", turn), |bencher| {
+            let body = body(next().0, turn, 0);
+            step(&cached, &body);
+            bencher.iter(|| step(&cached, &body));
+        });
+        let canonical = Encoder::text("m");
+        group.bench_function(BenchmarkId::new("text", turn), |bencher| {
+            bencher.iter_batched(|| body(next().0, turn, 0), |body| step(&canonical, &body), BatchSize::PerIteration);
+        });
+    }
+    group.finish();
+
+    // What the time budget has to reckon with: texts that no cut and no space parts.
+    let mut group = criterion.benchmark_group("one_piece");
+    group.sample_size(10).measurement_time(Duration::from_secs(1)).warm_up_time(Duration::from_millis(300));
+    let mut random = fastrand::Rng::with_seed(3);
+    let letters: String = (0..64 << 10).map(|_| char::from(random.u8(b'a'..=b'z'))).collect();
+    let ideographs: String = (0..20_000).map(|_| char::from_u32(random.u32(0x4e00..0x9fa5)).unwrap_or(' ')).collect();
+    let texts = [
+        ("one_letter", "a".repeat(64 << 10)),
+        ("letters", letters),
+        ("spaces", " ".repeat(64 << 10)),
+        ("digits", "7".repeat(64 << 10)),
+        ("signs", "=".repeat(64 << 10)),
+        ("ideographs", ideographs),
+        ("emoji", "\u{1f600}".repeat(16 << 10)),
+    ];
+    for (name, text) in &texts {
+        for times in [1, 8] {
+            let text = text.repeat(times);
+            let body = json!({"prompt": text}).to_string();
+            let prompt = warmroute::tokens::Prompt {
+                content: Content::Text { prompts: vec![text.as_str().into()], add_special_tokens: false },
+                ..Default::default()
+            };
+            group.throughput(Throughput::Bytes(text.len() as u64));
+            group.bench_function(BenchmarkId::new(*name, body.len()), |bencher| {
+                bencher.iter(|| uncached.encode(&prompt))
+            });
+        }
+    }
+    group.finish();
+}
+
+criterion_group!(benches, routing_step);
+criterion_main!(benches);
