@@ -244,13 +244,17 @@ impl Setup {
         }
     }
 
-    /// A trace's sessions, as many as `requests` go into, in an order and at times drawn from the seed.
+    /// A trace's sessions, as many as `requests` go into: at times and in an order drawn from the seed, or in a closed
+    /// loop in the order of the file.
     fn sessions(&self, seed: u64) -> Vec<Session> {
         let Workload::Recorded(trace) = &self.workload else { return Vec::new() };
         let Calls::Sessions(recorded) = &trace.calls else { return Vec::new() };
         let mut rng = Rng::with_seed(mix(0x5e55_1045, seed));
         let mut order: Vec<_> = recorded.iter().collect();
-        rng.shuffle(&mut order);
+        let closed = matches!(self.arrivals, Arrivals::Closed(_));
+        if !closed {
+            rng.shuffle(&mut order);
+        }
         let rate = match self.arrivals {
             Arrivals::Poisson(rate) => rate,
             _ => self.speed / SESSION_GAP,
@@ -262,7 +266,7 @@ impl Setup {
                 break;
             }
             // In a closed loop a session begins because there is room for it, not because its time has come.
-            if !matches!(self.arrivals, Arrivals::Closed(_)) {
+            if !closed {
                 seconds -= (1.0 - rng.f64()).ln() / rate;
             }
             let faster = |pause: Duration| pause.div_f64(self.speed);

@@ -37,9 +37,17 @@ fn table(figures: &[Figure]) -> String {
         ]);
     }
     report::right(&mut table, 4);
-    let held = figures.iter().filter(|figure| figure.study.is_some()).count();
-    let off = figures.iter().filter(|figure| !figure.holds()).count();
-    format!("{table}\n\n{held} figures of the study, {off} of them further off than its residuals allow.\n")
+    let count = |printed: bool| {
+        let those = figures.iter().filter(|figure| figure.study.is_some() && (figure.of != figures::BLOCKS) == printed);
+        let off = those.clone().filter(|figure| !figure.holds()).count();
+        (those.count(), off)
+    };
+    let ((study, study_off), (blocks, blocks_off)) = (count(true), count(false));
+    format!(
+        "{table}\n\n{study} figures of the study, {study_off} further off than its residuals allow; {blocks} of its \
+         assumptions with 16-token blocks, {blocks_off} further off than half a point. One request at a time; the \
+         product's policies with their defaults.\n"
+    )
 }
 
 #[cfg(test)]
