@@ -6,6 +6,7 @@ mod lifecycle;
 pub mod mock;
 pub mod schema;
 pub mod serve;
+pub mod simulate;
 
 use std::io::{ErrorKind, Write as _};
 use std::process::ExitCode;
@@ -28,6 +29,7 @@ enum Command {
     Schema(schema::Args),
     Mock(mock::Args),
     Demo(demo::Args),
+    Simulate(simulate::Args),
 }
 
 /// Runs the command that was asked for.
@@ -39,6 +41,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Schema(args) => schema::run(args),
         Command::Mock(args) => mock::run(args),
         Command::Demo(args) => demo::run(args),
+        Command::Simulate(args) => simulate::run(args),
     }
 }
 

@@ -272,7 +272,7 @@ fn quote(text: &str) -> String {
 }
 
 /// "; did you mean `…`?" when one of `known` is near, else nothing.
-pub(super) fn did_you_mean<'k>(word: &str, known: impl Iterator<Item = &'k str>) -> String {
+pub(crate) fn did_you_mean<'k>(word: &str, known: impl Iterator<Item = &'k str>) -> String {
     if word.len() > 64 {
         return String::new();
     }

@@ -36,6 +36,7 @@ use std::path::Path;
 
 pub use args::ServeArgs;
 pub use built_in::{BUILT_IN, is_built_in};
+pub(crate) use check::did_you_mean;
 pub use error::{Error, Errors, Place};
 pub use list::load_replicas;
 pub use model::*;

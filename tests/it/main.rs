@@ -21,6 +21,7 @@ mod keys;
 mod load;
 mod metrics;
 mod models;
+mod parity;
 mod paths;
 mod policies;
 mod recorded;

@@ -34,6 +34,8 @@ impl Hasher for Spread {
 struct Node {
     hash: u64,
     parent: u32,
+    /// Blocks from the root to here, this one included.
+    depth: u32,
     pins: u32,
     older: u32,
     newer: u32,
@@ -126,6 +128,33 @@ impl BlockCache {
 
     /// (leaf, blocks, idle blocks on the path) of the longest cached prefix of `chain`.
     fn walk(&self, chain: &[u64]) -> (u32, u32, u32) {
+        // A cached block's ancestors are cached, so the end of a chain's prefix is found by halving.
+        let (mut depth, mut beyond) = (0, chain.len());
+        let mut leaf = NONE;
+        while depth < beyond {
+            let middle = depth.midpoint(beyond);
+            match self.by_hash.get(&chain[middle]) {
+                Some(&node) if self.nodes[node as usize].depth as usize == middle + 1 => {
+                    (leaf, depth) = (node, middle + 1)
+                }
+                _ => beyond = middle,
+            }
+        }
+        let (mut node, mut idle) = (leaf, 0);
+        for hash in chain[..depth].iter().rev() {
+            let entry = &self.nodes[node as usize];
+            if entry.hash != *hash {
+                // Hashes that stand elsewhere in the forest, too: no chain, of which nothing but a walk tells how far.
+                return self.walk_down(chain);
+            }
+            idle += u32::from(entry.pins == 0);
+            node = entry.parent;
+        }
+        (leaf, depth as u32, idle)
+    }
+
+    /// [`Self::walk`], block by block.
+    fn walk_down(&self, chain: &[u64]) -> (u32, u32, u32) {
         let (mut leaf, mut depth, mut idle) = (NONE, 0, 0);
         for hash in chain {
             match self.by_hash.get(hash) {
@@ -179,7 +208,7 @@ impl BlockCache {
                     lease.closed = true;
                     return;
                 }
-                None => self.insert(hash, lease.leaf),
+                None => self.insert(hash, lease.leaf, lease.depth + 1),
             };
             lease.leaf = node;
             lease.depth += 1;
@@ -208,8 +237,8 @@ impl BlockCache {
         *self = Self::new(self.capacity);
     }
 
-    fn insert(&mut self, hash: u64, parent: u32) -> u32 {
-        let fresh = Node { hash, parent, pins: 1, older: NONE, newer: NONE };
+    fn insert(&mut self, hash: u64, parent: u32, depth: u32) -> u32 {
+        let fresh = Node { hash, parent, depth, pins: 1, older: NONE, newer: NONE };
         let node = match self.vacant.pop() {
             Some(node) => {
                 self.nodes[node as usize] = fresh;

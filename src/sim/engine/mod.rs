@@ -2,7 +2,8 @@
 //!
 //! Pure: no I/O, no clock, no randomness; the same calls give the same events. The simulator and the mock server run it.
 //!
-//! The model: one GPU. A FIFO prefill queue, one prompt at a time in chunks, at `prefill_tps` uncached tokens a second.
+//! The model: one GPU. A FIFO prefill queue, one prompt at a time in chunks, at `prefill_tps` uncached tokens a second
+//! (and, where set, an overhead for each and attention's part, which grows with what stands before).
 //! All sequences behind their first token share `decode_tps` evenly (each at most `sequence_tps`); while a prompt is
 //! prefilled they get `decode_share` of it. The first token comes with the end of prefill. A request reserves its
 //! blocks, prompt and output, when its prefill begins, and waits at the queue's head until they can be had: no
@@ -58,6 +59,8 @@ impl Engine {
         options.block_size = options.block_size.max(1);
         options.chunk_tokens = options.chunk_tokens.max(1);
         options.prefill_tps = options.prefill_tps.max(1.0);
+        options.prefill_overhead = options.prefill_overhead.max(0.0);
+        options.prefill_pair = options.prefill_pair.max(0.0);
         options.decode_tps = options.decode_tps.max(1.0);
         options.sequence_tps = options.sequence_tps.max(1.0);
         options.decode_share = options.decode_share.clamp(0.01, 1.0);
@@ -290,7 +293,7 @@ impl Engine {
             self.stats.prompt_tokens += u64::from(prompt);
             self.stats.cached_tokens += u64::from(cached);
             let chunk = (prompt - cached).min(self.options.chunk_tokens);
-            let chunk_end = self.after(f64::from(chunk) / self.options.prefill_tps);
+            let chunk_end = self.after(self.options.prefill_overhead + chunk_seconds(&self.options, cached, chunk));
             let phase = Phase::Prefill { lease, cached, done: cached, chunk, chunk_end };
             self.prefilling = Some(id);
             if let Some((_, old)) = &mut self.slots[id.slot()].live {
@@ -302,7 +305,6 @@ impl Engine {
     /// Ends the running chunk if it is over, and the prefill with its last one.
     fn end_chunk(&mut self) {
         let Some(id) = self.prefilling else { return };
-        let after = |now: u64, tokens: u32| now + (f64::from(tokens) / self.options.prefill_tps * 1e9).ceil() as u64;
         let Some((request, Phase::Prefill { lease, cached, done, chunk, chunk_end })) = &mut self.slots[id.slot()].live
         else {
             return;
@@ -316,7 +318,7 @@ impl Engine {
         self.cache.extend(lease, request.blocks[fresh].iter().copied());
         if *done < request.prompt_tokens {
             *chunk = (request.prompt_tokens - *done).min(self.options.chunk_tokens);
-            *chunk_end = after(self.now, *chunk);
+            *chunk_end = self.now + (chunk_seconds(&self.options, *done, *chunk) * 1e9).ceil() as u64;
             return;
         }
         let what = What::FirstToken { cached_tokens: *cached, prompt_tokens: request.prompt_tokens };
@@ -404,4 +406,11 @@ impl Engine {
         }
         self.prune();
     }
+}
+
+/// Seconds to compute `tokens` of a prompt of which `before` are there.
+fn chunk_seconds(options: &Options, before: u32, tokens: u32) -> f64 {
+    let (from, tokens) = (f64::from(before), f64::from(tokens));
+    let to = from + tokens;
+    tokens / options.prefill_tps + options.prefill_pair * (to * to - from * from)
 }

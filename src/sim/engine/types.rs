@@ -33,8 +33,13 @@ pub struct Options {
     pub block_size: u32,
     /// Tokens of KV cache; rounded down to blocks.
     pub cache_tokens: u64,
-    /// Uncached prompt tokens computed a second.
+    /// Uncached prompt tokens computed a second, as far as cost goes by the token (linear layers).
     pub prefill_tps: f64,
+    /// Seconds that each prefill takes besides; 0 by default.
+    pub prefill_overhead: f64,
+    /// Seconds of each pair of an uncached token and one before it (attention): a prompt of n tokens of which c are
+    /// cached takes so many times n² − c² more; 0 by default.
+    pub prefill_pair: f64,
     /// Tokens generated a second by all sequences together.
     pub decode_tps: f64,
     /// Tokens a second that one sequence gets at most.
@@ -53,6 +58,8 @@ impl Default for Options {
             block_size: 16,
             cache_tokens: 300_000,
             prefill_tps: 50_000.0,
+            prefill_overhead: 0.0,
+            prefill_pair: 0.0,
             decode_tps: 10_000.0,
             sequence_tps: f64::INFINITY,
             decode_share: 0.3,

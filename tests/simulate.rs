@@ -1,0 +1,110 @@
+//! `warmroute simulate` as someone runs it: what comes out, and what is said of arguments that make no sense.
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn simulate(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_warmroute")).arg("simulate").args(args).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn rows(args: &[&str]) -> Vec<Value> {
+    let out = simulate(&[args, &["--format", "json"]].concat());
+    assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
+    serde_json::from_slice(&out.stdout).unwrap()
+}
+
+#[test]
+fn json_has_a_row_for_each_policy_on_each_number_of_replicas() {
+    let args =
+        ["--workload", "chat", "--policy", "round_robin,session_sticky", "--replicas", "1,4", "--requests", "800"];
+    let rows = rows(&args);
+    let named: Vec<_> =
+        rows.iter().map(|row| (row["policy"].as_str().unwrap(), row["replicas"].as_u64().unwrap())).collect();
+    let expected = [("round_robin", 1), ("session_sticky", 1), ("round_robin", 4), ("session_sticky", 4)];
+    assert_eq!(named, expected);
+    for row in &rows {
+        assert_eq!((&row["workload"], &row["requests"]), (&"chat".into(), &800.into()));
+        for field in [
+            "recompute_pct",
+            "skew_requests",
+            "skew_seconds",
+            "ttft_mean_ms",
+            "ttft_p50_ms",
+            "ttft_p99_ms",
+            "cost_per_million_usd",
+            "floor_infinite_pct",
+            "floor_pooled_lru_pct",
+            "floor_pooled_belady_pct",
+        ] {
+            assert!(row[field].as_f64().is_some_and(|figure| figure > 0.0), "{field}: {row:#}");
+        }
+    }
+    let recompute = |at: usize| rows[at]["recompute_pct"].as_f64().unwrap();
+    assert!(recompute(3) < recompute(2) && recompute(0) == recompute(1), "{rows:#?}");
+}
+
+#[test]
+fn the_same_command_prints_the_same() {
+    let args = ["--workload", "documents", "--arrivals", "poisson:20", "--requests", "300", "--seeds", "2", "--format"];
+    let print = |format| {
+        let out = simulate(&[&args[..], &[format]].concat());
+        assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
+        text(&out.stdout)
+    };
+    for format in ["table", "json", "csv"] {
+        assert_eq!(print(format), print(format));
+    }
+    let (table, csv) = (print("table"), print("csv"));
+    assert!(table.contains("| session_sticky") && table.contains("Floors of documents on 8"), "{table}");
+    assert_eq!(csv.lines().next().unwrap().split(',').next(), Some("workload"));
+    assert_eq!(csv.lines().count(), 1 + table.lines().filter(|line| line.contains("_")).count(), "{csv}{table}");
+}
+
+#[test]
+fn a_file_is_a_trace_and_its_bad_lines_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("trace.jsonl");
+    let line = |at: u32| {
+        format!(r#"{{"timestamp": {at}000, "input_length": 700, "output_length": 9, "hash_ids": [0, {at}]}}"#)
+    };
+    std::fs::write(&file, format!("{}\nnonsense\n{}\n", line(1), line(2))).unwrap();
+    let file = file.to_str().unwrap();
+    let out = simulate(&["--workload", file, "--policy", "round_robin", "--replicas", "1", "--format", "json"]);
+    let rows: Vec<Value> = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!((&rows[0]["workload"], &rows[0]["requests"]), (&"trace.jsonl".into(), &2.into()));
+    assert!(text(&out.stderr).contains("trace.jsonl: line 2 left out: "), "{}", text(&out.stderr));
+}
+
+#[test]
+fn arguments_that_make_no_sense_are_refused_with_what_would() {
+    let folder = tempfile::tempdir().unwrap();
+    let empty = folder.path().join("empty.jsonl");
+    std::fs::write(&empty, "").unwrap();
+    let empty = empty.to_str().unwrap();
+    for (args, needed) in [
+        (&["--workload", "chats"][..], "did you mean `chat`"),
+        (&["--workload", "no/such/file.jsonl"], "no file of this name"),
+        (&["--workload", empty], "input_length"),
+        (&[], "--workload"),
+        (&["--workload", "chat", "--policy", "round_robbin"], "did you mean `round_robin`"),
+        (&["--workload", "chat", "--policy", ""], "session_sticky"),
+        (&["--workload", "chat", "--replicas", "0"], "from 1 to"),
+        (&["--workload", "chat", "--replicas", "2,x"], "from 1 to"),
+        (&["--workload", "chat", "--arrivals", "poison:3"], "poisson:RATE"),
+        (&["--workload", "chat", "--arrivals", "trace"], "poisson:RATE"),
+        (&["--workload", "chat", "--prefill-model", "qwen"], "qwen3-8b-h100"),
+        (&["--workload", "chat", "--cache-model", "study", "--arrivals", "poisson:3"], "--cache-model blocks"),
+        (&["--workload", "chat", "--speed", "0"], "above 0"),
+        (&["--workload", "chat", "--price-per-hour", "-1"], "dollars"),
+        (&["--study", "--seeds", "3"], "--seeds"),
+    ] {
+        let out = simulate(args);
+        let said = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(2), "{args:?}: {said}");
+        assert!(said.contains(needed) && out.stdout.is_empty(), "{args:?}: {said}");
+    }
+}
