@@ -2,7 +2,7 @@
 use std::path::Path;
 
 use super::*;
-use crate::routing::{Request, SessionKey, State};
+use crate::routing::{self, Request, SessionKey, State};
 
 fn config(pools: &str) -> Config {
     let text = format!("listen: 127.0.0.1:1\npools:\n{pools}");
@@ -187,4 +187,77 @@ async fn who_left_is_probed_no_more_and_let_go() {
     // Fleet, pool, its line, the core by order and by name; the sixth is the prober.
     assert_eq!(Arc::strong_count(&two.replicas()[0]), 6, "the one that stays is still probed");
     two.stop_probes();
+}
+
+/// Two pools that share their replicas, under many threads and reloads that take the index away and bring another:
+/// whatever ends however, nothing is left booked, queued or pinned.
+#[test]
+fn nothing_is_left_of_requests_of_many_threads_and_reloads() {
+    let (metrics, clock) = (Metrics::new().unwrap(), Clock::start());
+    let text = |policy: &str, replicas: &str| {
+        let pool = |model| format!("  - {{ model: {model}, policy: {policy}, replicas: [{replicas}] }}\n");
+        config(&(pool("m") + &pool("n")))
+    };
+    let (ab, abc) = ("\"http://a:1\", \"http://b:1\"", "\"http://a:1\", \"http://b:1\", \"http://c:1\"");
+    let aware = "{ type: cache_aware, min_match_tokens: 32 }";
+    let configs = [text(aware, abc), text("round_robin", abc), text(aware, ab), text("least_load", ab)];
+    let first = Fleet::new(&configs[0], &Encoders::default(), &metrics);
+    let current = arc_swap::ArcSwap::from_pointee(first);
+    let mut seen: Vec<Arc<Replica>> = current.load().replicas().to_vec();
+    let ended = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..8)
+            .map(|seed| {
+                let (current, clock) = (&current, &clock);
+                scope.spawn(move || {
+                    let mut random = fastrand::Rng::with_seed(seed);
+                    let mut open = Vec::new();
+                    for _ in 0..1_500 {
+                        let pool = current.load().pools()[random.usize(..2)].clone();
+                        // A head, one of three ways on, and a tail of its own.
+                        let way = random.u64(1..4);
+                        let blocks = (0..4).chain((0..4).map(|at| way * 100 + at)).chain([random.u64(1_000..)]);
+                        let prompt = Arc::new(routing::Prompt { blocks: blocks.collect(), tokens: 150 });
+                        let session = random.bool().then(|| SessionKey(random.u128(..20)));
+                        let request =
+                            Request { session, prompt: Some(&prompt), streams: random.bool(), ..of_session(0) };
+                        open.push(pool.decide(&request, *clock).expect("a replica is ready"));
+                        while open.len() > random.usize(..12) {
+                            let mut decided = open.swap_remove(random.usize(..open.len()));
+                            let Some(mut expected) = decided.expected.take() else { continue };
+                            match random.u32(..4) {
+                                0 => expected.withdraw(),
+                                1 => drop(expected),
+                                _ => expected.confirm(),
+                            }
+                        }
+                    }
+                })
+            })
+            .collect();
+        let reloader = scope.spawn(|| {
+            let mut next = 0;
+            while !ended.load(std::sync::atomic::Ordering::Acquire) {
+                next = (next + 1) % configs.len();
+                let fleet = current.load().next(&configs[next], &Found::new(), &Encoders::default(), &metrics);
+                seen.extend(fleet.replicas().iter().cloned());
+                current.store(Arc::new(fleet));
+                current.load().pools().iter().for_each(|pool| _ = pool.sweep());
+                std::thread::yield_now();
+            }
+        });
+        let results: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+        ended.store(true, std::sync::atomic::Ordering::Release);
+        reloader.join().expect("reloads end");
+        assert!(results.iter().all(Result::is_ok));
+    });
+    for replica in &seen {
+        let load = replica.load();
+        assert_eq!((load.requests(), load.sequences(), load.queued_seconds(clock.now())), (0, 0, 0.0));
+    }
+    let last = current.load().next(&configs[0], &Found::new(), &Encoders::default(), &metrics);
+    for pool in last.pools() {
+        let dump = pool.index_dump(usize::MAX).expect("an index");
+        assert!(dump.runs.iter().flat_map(|run| &run.holders).all(|holder| holder.pins == 0 || holder.gone));
+    }
 }

@@ -122,7 +122,7 @@ fn documents(count: u64, of: u64) -> Vec<Turns> {
     let mut rng = fastrand::Rng::with_seed(12);
     let weights: Vec<f64> = (1..=of).map(|rank| 1.0 / rank as f64).collect();
     let all: f64 = weights.iter().sum();
-    let mut one = |question| {
+    let one = |question| {
         let mut left = rng.f64() * all;
         let document = weights.iter().position(|weight| {
             left -= weight;
@@ -130,7 +130,7 @@ fn documents(count: u64, of: u64) -> Vec<Turns> {
         });
         Turns::from([prompt(&[(document.unwrap_or(0) as u64, 2_400), (100_000 + question, 60)])])
     };
-    (0..count).map(|question| one(question)).collect()
+    (0..count).map(one).collect()
 }
 
 /// 90 % single requests of their own, 10 % sessions of many turns.
