@@ -280,7 +280,7 @@ pub async fn budget() {
 /// How much it holds shows in no answer, so far.
 pub async fn cache() {
     let engine = engine("e0").await;
-    let (with, without) = tokio::join!(tokenizing(&engine, "cache: 2MiB"), tokenizing(&engine, "budget: 1s"));
+    let (with, without) = tokio::join!(tokenizing(&engine, "cache: 2MiB"), tokenizing(&engine, "budget: 100ms"));
     assert_eq!(in_force(&with, "/pools/0/tokens/cache").await, "2MiB");
     assert_eq!(in_force(&without, "/pools/0/tokens/cache").await, "32MiB");
 }
