@@ -1,7 +1,8 @@
 //! What encoding may cost: a time for each prompt, and what a text will take.
 //!
 //! Of a text in many pieces each is asked for, at the rate of what was encoded before. One piece can't be stopped, so it
-//! must fit even if it is of the worst kind; which texts are, was measured (`cargo bench --bench tokens -- one_piece`).
+//! must fit even if it is of the worst kind. How slow that is, is assumed so far: `cargo bench --bench tokens` prints it
+//! for the tokenizers in `../shared` (`one piece:`).
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
