@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokenizers_oracle::Tokenizer as Oracle;
 use warmroute::api::{Endpoint, Route, find, prompt_of, read};
 use warmroute::prefix::{Basis, Chain, root};
-use warmroute::tokens::{Content, Encoded, Encoder, Template};
+use warmroute::tokens::{Content, Encoded, Encoder, Prompt, Template};
 
 const TURNS: [usize; 3] = [1, 4, 12];
 const CONVERSATIONS: usize = 60;
@@ -197,38 +197,130 @@ fn routing_step(criterion: &mut Criterion) {
         });
     }
     group.finish();
-
-    // What the time budget has to reckon with: texts that no cut and no space parts.
-    let mut group = criterion.benchmark_group("one_piece");
-    group.sample_size(10).measurement_time(Duration::from_secs(1)).warm_up_time(Duration::from_millis(300));
-    let mut random = fastrand::Rng::with_seed(3);
-    let letters: String = (0..64 << 10).map(|_| char::from(random.u8(b'a'..=b'z'))).collect();
-    let ideographs: String = (0..20_000).map(|_| char::from_u32(random.u32(0x4e00..0x9fa5)).unwrap_or(' ')).collect();
-    let texts = [
-        ("one_letter", "a".repeat(64 << 10)),
-        ("letters", letters),
-        ("spaces", " ".repeat(64 << 10)),
-        ("digits", "7".repeat(64 << 10)),
-        ("signs", "=".repeat(64 << 10)),
-        ("ideographs", ideographs),
-        ("emoji", "\u{1f600}".repeat(16 << 10)),
-    ];
-    for (name, text) in &texts {
-        for times in [1, 8] {
-            let text = text.repeat(times);
-            let body = json!({"prompt": text}).to_string();
-            let prompt = warmroute::tokens::Prompt {
-                content: Content::Text { prompts: vec![text.as_str().into()], add_special_tokens: false },
-                ..Default::default()
-            };
-            group.throughput(Throughput::Bytes(text.len() as u64));
-            group.bench_function(BenchmarkId::new(*name, body.len()), |bencher| {
-                bencher.iter(|| uncached.encode(&prompt))
-            });
-        }
-    }
-    group.finish();
 }
 
-criterion_group!(benches, routing_step);
+fn text_prompt(text: &str) -> Prompt<'_> {
+    Prompt { content: Content::Text { prompts: vec![text.into()], add_special_tokens: false }, ..Prompt::default() }
+}
+
+/// The best of three.
+fn best(mut work: impl FnMut() -> Encoded) -> Duration {
+    let once = |work: &mut dyn FnMut() -> Encoded| {
+        let start = Instant::now();
+        black_box(work());
+        start.elapsed()
+    };
+    (0..3).map(|_| once(&mut work)).min().unwrap_or_default()
+}
+
+/// What the time budget has to reckon with: texts that no cut parts, and many that no space does either, in nanoseconds
+/// a byte. The sizes are the bytes of the prompt.
+fn one_piece(_: &mut Criterion) {
+    let mut random = fastrand::Rng::with_seed(3);
+    let mut many = |bytes: usize, each: &mut dyn FnMut(&mut fastrand::Rng) -> Option<char>| {
+        let mut text = String::with_capacity(bytes + 4);
+        while text.len() < bytes {
+            text.extend(each(&mut random));
+        }
+        text
+    };
+    let most = 4 << 20;
+    let texts = [
+        ("prose and code", text(&mut fastrand::Rng::with_seed(9), most)),
+        ("one letter", "a".repeat(most)),
+        ("random letters", many(most, &mut |random| Some(char::from(random.u8(b'a'..=b'z'))))),
+        ("random LeTtErS", many(most, &mut |random| Some(random.alphabetic()))),
+        ("spaces", " ".repeat(most)),
+        ("newlines", "\n".repeat(most)),
+        ("digits", "7".repeat(most)),
+        ("signs", "=".repeat(most)),
+        ("random signs", many(most, &mut |random| Some(char::from(random.u8(b'!'..=b'/'))))),
+        ("base64", many(most, &mut |random| Some(random.alphanumeric()))),
+        ("random ASCII", many(most, &mut |random| Some(char::from(random.u8(b' '..=b'~'))))),
+        ("random words", many(most, &mut |random| Some(if random.u8(..8) == 0 { ' ' } else { random.alphabetic() }))),
+        ("ideographs", many(most, &mut |random| char::from_u32(random.u32(0x4e00..0x9fa5)))),
+        ("one ideograph", "\u{4e00}".repeat(most / 3)),
+        ("hangul", many(most, &mut |random| char::from_u32(random.u32(0xac00..0xd7a3)))),
+        ("any character", many(most, &mut |random| char::from_u32(random.u32(0x20..0x1_ffff)))),
+        ("one emoji", "\u{1f600}".repeat(most / 4)),
+        ("emoji", many(most, &mut |random| char::from_u32(random.u32(0x1f300..0x1f6ff)))),
+        ("combining marks", "e\u{301}\u{308}".repeat(most / 5)),
+        ("one mark", "\u{301}".repeat(most / 2)),
+    ];
+    for model in ["qwen3", "deepseek_v3", "gpt2"] {
+        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared/tokenizers").join(model);
+        if !folder.exists() {
+            eprintln!("skipped: {} is absent", folder.display());
+            continue;
+        }
+        let encoder = Encoder::load("m", &folder, 0, Duration::from_secs(3600)).expect("a tokenizer");
+        for (name, text) in &texts {
+            let rates = [64 << 10, most].map(|bytes| {
+                let text = &text[..text.floor_char_boundary(bytes)];
+                best(|| encoder.encode(&text_prompt(text))).as_nanos() as f64 / text.len() as f64
+            });
+            println!("one piece: {model} {name}: {:.1} ns/byte at 64 KiB, {:.1} at 4 MiB", rates[0], rates[1]);
+        }
+    }
+}
+
+/// What the defaults follow from: a prompt of 128k tokens that nothing is known of, and what a prompt that is known takes
+/// on the spot.
+fn defaults(_: &mut Criterion) {
+    let Some(folder) = folder() else { return };
+    let encoder = || Encoder::load("m", &folder, 32 << 20, Duration::from_secs(3600)).expect("a tokenizer");
+    let messages: Vec<Value> = (0..128)
+        .map(|at| json!({"role": ["user", "assistant"][at % 2], "content": text(&mut fastrand::Rng::with_seed(at as u64), 3_500)}))
+        .collect();
+    let cold = body(&messages, messages.len() / 2, 0);
+    let mut took: Vec<(Duration, usize)> = (0..3)
+        .map(|_| {
+            let encoder = encoder();
+            let start = Instant::now();
+            let tokens = step(&encoder, &cold).tokens;
+            (start.elapsed(), tokens)
+        })
+        .collect();
+    took.sort_unstable();
+    println!("cold: {} tokens of {} KB in {:.1?}", took[0].1, cold.len() / 1000, took[0].0);
+
+    let encoder = encoder();
+    for (name, count, bytes) in
+        [("85 KB", 25, 3_400), ("256 KB", 73, 3_400), ("256 KB of one message", 1, 250_000), ("1024 short", 1024, 8)]
+    {
+        let messages: Vec<Value> = (0..count)
+            .map(|at| json!({"role": ["user", "assistant"][at % 2], "content": text(&mut fastrand::Rng::with_seed(at as u64), bytes)}))
+            .map(|mut message| {
+                if bytes < 10 {
+                    message["content"] = "hi there".into();
+                }
+                message
+            })
+            .collect();
+        let of = |salt: u64, tail: &str| {
+            let mut messages = messages.clone();
+            messages.push(json!({"role": "user", "content": tail}));
+            json!({"model": "m", "cache_salt": salt.to_string(), "messages": messages}).to_string().into_bytes()
+        };
+        step(&encoder, &of(1, "a"));
+        let known = best(|| step(&encoder, &of(1, &fastrand::u64(..).to_string())));
+        let made = best(|| {
+            black_box(of(1, &fastrand::u64(..).to_string()));
+            Encoded { blocks: Vec::new(), tokens: 0, basis: Basis::Tokens, fallback: None }
+        });
+        let unknown = best(|| {
+            let body = of(fastrand::u64(..), "b");
+            let hints = read(&body).expect("it is JSON");
+            let left = encoder.encode_within(&prompt_of(endpoint(), &hints), 16);
+            left.unwrap_or(Encoded { blocks: Vec::new(), tokens: 0, basis: Basis::Tokens, fallback: None })
+        });
+        println!(
+            "on the spot: {name}: known but for the last message {:.0?}, found not to be known {:.0?}",
+            known.saturating_sub(made),
+            unknown.saturating_sub(made)
+        );
+    }
+}
+
+criterion_group!(benches, defaults, one_piece, routing_step);
 criterion_main!(benches);

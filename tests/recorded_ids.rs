@@ -1,12 +1,12 @@
 //! Our ids of recorded requests against what the engines said of them: ids (`return_token_ids`, `/tokenize`) where they
 //! gave them, else their count (`usage.prompt_tokens`). The recordings are of a model with Qwen3's tokenizer and
-//! template. Without `../shared` it skips.
-use std::borrow::Cow;
+//! template. The whole way is taken: the body is read as the proxy reads it. Without `../shared` it skips.
 use std::path::{Path, PathBuf};
 
+use http::Method;
 use serde_json::Value;
-use serde_json::value::RawValue;
-use warmroute::tokens::{Chat, Messages, Template, Tokenizer};
+use warmroute::api::{Route, find, prompt};
+use warmroute::tokens::{Content, Template, Tokenizer};
 
 /// What an engine said of a prompt.
 #[derive(Default, Debug)]
@@ -50,33 +50,26 @@ fn said(body: &[u8]) -> Said {
 
 /// The ids of a request's prompts; `None` where it isn't one that is rendered or encoded.
 fn ours(path: &str, body: &[u8], tokenizer: &Tokenizer, template: &Template) -> Option<Vec<Vec<u32>>> {
-    #[derive(serde::Deserialize)]
-    struct Body<'a> {
-        #[serde(borrow)]
-        messages: Option<&'a RawValue>,
-        tools: Option<Box<RawValue>>,
-        prompt: Option<Value>,
-    }
-    let body: Body = serde_json::from_slice(body).ok()?;
+    // What engines tokenize on request has the form of what they generate from.
+    let chat = serde_json::from_slice::<Value>(body).is_ok_and(|body| body.get("messages").is_some());
+    let path = match path {
+        "/tokenize" if chat => "/v1/chat/completions",
+        "/tokenize" => "/v1/completions",
+        path => path,
+    };
+    let Route::Endpoint(endpoint) = find(&Method::POST, path) else { return None };
     let encode = |text: &str, special| {
         let mut ids = Vec::new();
         tokenizer.encode(text, special, &mut ids).unwrap();
         ids
     };
-    match (path, body.messages, body.prompt.unwrap_or_default()) {
-        _ if !path.ends_with("completions") && path != "/tokenize" => None,
-        (_, Some(messages), _) => {
-            let tools = body.tools.map(Cow::Owned);
-            let chat =
-                Chat { messages: Messages::Raw(messages), tools, add_generation_prompt: true, ..Chat::default() };
-            Some(vec![encode(&template.render(&chat).unwrap().text, false)])
+    match prompt(endpoint, body).content {
+        Content::None => None,
+        Content::Chat(chat) => Some(vec![encode(&template.render(&chat).unwrap().text, chat.add_special_tokens)]),
+        Content::Text { prompts, add_special_tokens } => {
+            Some(prompts.iter().map(|text| encode(text, add_special_tokens)).collect())
         }
-        (_, None, Value::String(text)) => Some(vec![encode(&text, true)]),
-        (_, None, Value::Array(list)) if list.iter().all(Value::is_u64) => {
-            Some(vec![list.iter().filter_map(Value::as_u64).map(|id| id as u32).collect()])
-        }
-        (_, None, Value::Array(list)) => list.iter().map(|text| text.as_str().map(|text| encode(text, true))).collect(),
-        _ => None,
+        Content::Ids(ids) => Some(ids),
     }
 }
 
@@ -84,7 +77,7 @@ fn ours(path: &str, body: &[u8], tokenizer: &Tokenizer, template: &Template) -> 
 fn known(engine: &str, name: &str) -> Option<&'static str> {
     match (engine.split('-').next()?, name) {
         ("sglang", name) if name.starts_with("chat-tools") => {
-            Some("SGLang prints each tool with a key more, which one isn't recorded")
+            Some("SGLang prints tools in another form, which its count doesn't tell")
         }
         ("llamacpp", "completions-batch-2") => Some("llama.cpp counts the first prompt only"),
         ("llamacpp", "err-empty-messages") => Some("no message"),

@@ -115,7 +115,7 @@ pub(super) fn tokens_bytes(pool: &Item) -> usize {
 }
 
 pub(super) fn tokens_budget(pool: &Item) -> Duration {
-    or(pool.get("tokens"), "budget", Duration::from_secs(1))
+    or(pool.get("tokens"), "budget", Duration::from_millis(100))
 }
 
 pub(super) fn prefill(pool: &Item) -> Prefill {

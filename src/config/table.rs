@@ -278,7 +278,7 @@ pub(super) static TABLE: &[Key] = &[
         "What cutting prompts into tokens may take. Without a `tokenizer` it has no effect."),
     key("pools[].tokens.cache", size(MIB, 64 * GIB), Value("32MiB"), LIVE, "128MiB",
         "Memory for token boundaries of prompts seen lately: a longer prompt that begins alike is then tokenized from where they part."),
-    key("pools[].tokens.budget", time(1, MINUTE), Value("1s"), LIVE, "200ms",
+    key("pools[].tokens.budget", time(1, MINUTE), Value("100ms"), LIVE, "200ms",
         "Longest time that one prompt is tokenized for. Over it the prompt is compared as text, and counted."),
     key("pools[].index", Kind::MapOr("size"), Words("its keys' defaults"), LIVE, "{ size: 256MiB }",
         "Which replica holds which prefix: kept for `cache_aware`, and for a `shadow` once more."),

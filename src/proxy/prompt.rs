@@ -13,11 +13,15 @@ use crate::api::{self, Endpoint, Hints};
 use crate::fleet::Pool;
 use crate::prefix::Basis;
 use crate::routing::Prompt;
-use crate::tokens::{self, Encoded, Encoder};
+use crate::tokens::{self, Encoded};
 
-/// A body up to this size is encoded on the spot: at worst, with nothing of it cached, that takes about as long as a few
-/// requests do, and a thread of its own would cost each of them a good part of it.
+/// So many bytes are tokenized on the spot: that takes about as long as a few requests do, and a thread of its own would
+/// cost each of them a good part of it.
 const SHORT: usize = 32 * 1024;
+/// A body up to this size is rendered on the spot, which shows how much of it is not known yet; …
+const RENDERED: usize = 256 * 1024;
+/// … unless it holds more quotes than this, four and more a message: templates take their time for each.
+const MOST_QUOTES: usize = 4096;
 /// The same where text is only cut, at more than a GB a second.
 const SHORT_TEXT: usize = 256 * 1024;
 
@@ -54,13 +58,19 @@ pub struct Known {
 }
 
 impl Unread {
-    /// The prompt of a body that the pool has a use for: read on the spot where it is short.
+    /// The prompt of a body that the pool has a use for: read on the spot where little of it is left to do.
     pub fn of(pool: &Pool, endpoint: &Endpoint, body: &Bytes, hints: &Hints<'_>, adapter: Option<Box<str>>) -> Self {
-        let short = if pool.settings().tokenizer.is_some() { SHORT } else { SHORT_TEXT };
-        if body.len() > short {
-            return Self::In { body: body.clone(), adapter };
+        let on_the_spot = match pool.settings().tokenizer {
+            Some(_) => body.len() <= RENDERED && memchr::memchr_iter(b'"', body).count() <= MOST_QUOTES,
+            None => body.len() <= SHORT_TEXT,
+        };
+        if on_the_spot {
+            let (began, prompt) = (Instant::now(), with_adapter(api::prompt_of(endpoint, hints), adapter.as_deref()));
+            if let Some(encoded) = pool.encoder().encode_within(&prompt, SHORT) {
+                return Self::Known(Known::of(encoded, began));
+            }
         }
-        Self::Known(encode(pool.encoder(), api::prompt_of(endpoint, hints), adapter, Instant::now()))
+        Self::In { body: body.clone(), adapter }
     }
 }
 
@@ -115,7 +125,8 @@ impl Bench {
         };
         let encoder = pool.encoder().clone();
         let work = tokio::task::spawn_blocking(move || {
-            let known = encode(&encoder, api::prompt(endpoint, &body), adapter, began);
+            let prompt = with_adapter(api::prompt(endpoint, &body), adapter.as_deref());
+            let known = Known::of(encoder.encode(&prompt), began);
             drop(place);
             known
         });
@@ -124,9 +135,6 @@ impl Bench {
     }
 }
 
-fn encode(encoder: &Encoder, mut prompt: tokens::Prompt<'_>, adapter: Option<Box<str>>, began: Instant) -> Known {
-    if let Some(adapter) = adapter {
-        prompt.adapter = Some(String::from(adapter).into());
-    }
-    Known::of(encoder.encode(&prompt), began)
+fn with_adapter<'a>(prompt: tokens::Prompt<'a>, adapter: Option<&'a str>) -> tokens::Prompt<'a> {
+    tokens::Prompt { adapter: adapter.map(Into::into).or(prompt.adapter), ..prompt }
 }

@@ -192,7 +192,6 @@ impl Boundaries {
         }
         path.blocks = hashes.len();
         let counter = if last.is_some() { &self.hits } else { &self.misses };
-        counter.fetch_add(1, Ordering::Relaxed);
         if let Some(last) = last {
             *chain = Chain::resume(root, hashes, &last.open);
         }
@@ -207,6 +206,7 @@ impl Boundaries {
             done = end;
         }
         encode(&text[done..], text.len() - done, chain)?;
+        counter.fetch_add(1, Ordering::Relaxed);
         Ok(path)
     }
 

@@ -1,4 +1,8 @@
-//! What encoding may cost: a time for each prompt, and what a text will take, learned from those before.
+//! What encoding may cost: a time for each prompt, and what a text will take.
+//!
+//! Of a text in many pieces each is asked for, at the rate of what was encoded before. One piece can't be stopped, so it
+//! must fit even if it is of the worst kind. How slow that is, is assumed so far: `cargo bench --bench tokens` prints it
+//! for the tokenizers in `../shared` (`one piece:`).
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -9,6 +13,14 @@ pub(crate) const LONGEST: usize = 8 << 20;
 const FIRST: u64 = 10_000;
 /// Texts shorter than this teach nothing: bytes.
 const TEACHES: usize = 4096;
+/// Nanoseconds that a byte takes in the slowest text of short words (each another, of rare letters).
+const SLOW: u64 = 60;
+/// The same within one long word, which is merged as a whole (letters at random, megabytes of them).
+const SLOWEST: u64 = 200;
+/// How many times longer that is than what most text takes.
+const LONG_TIMES: usize = 16;
+/// Bytes of one class in a row that make a long word. No language writes such.
+const LONG_WORD: usize = 2048;
 
 /// How long encoding takes here: a moving mean over texts that were encoded.
 #[derive(Debug)]
@@ -40,22 +52,83 @@ impl Rate {
     }
 }
 
-/// The time that one prompt has.
+/// What the text of a piece takes at worst.
+fn worst(piece: &str, left: Duration) -> Duration {
+    let nanos = |bytes: usize, each: u64| Duration::from_nanos((bytes as u64).saturating_mul(each));
+    // Nearly every piece is so short that it need not be looked at.
+    if nanos(piece.len(), SLOWEST) <= left {
+        return Duration::ZERO;
+    }
+    let long = in_long_words(piece.as_bytes());
+    nanos(long, SLOWEST) + nanos(piece.len() - long, SLOW)
+}
+
+/// Bytes that stand in long words. Pre-tokenizers part a text where the class of its characters changes, whatever else
+/// they do; one that doesn't makes all texts slow, which the mean rate tells.
+fn in_long_words(text: &[u8]) -> usize {
+    #[derive(PartialEq, Clone, Copy)]
+    enum Class {
+        Letter,
+        Digit,
+        Space,
+        Sign,
+    }
+    let (mut long, mut start, mut class) = (0, 0, None);
+    let mut end = |start: usize, at: usize| long += if at - start >= LONG_WORD { at - start } else { 0 };
+    for (at, byte) in text.iter().enumerate() {
+        let now = match byte {
+            b'a'..=b'z' | b'A'..=b'Z' => Class::Letter,
+            b'0'..=b'9' => Class::Digit,
+            b' ' | b'\t'..=b'\r' => Class::Space,
+            // Continues what its first byte began.
+            0x80..0xc0 => continue,
+            // General punctuation, symbols, and the full-width forms of both.
+            0xe2 | 0xef => Class::Sign,
+            0xe3 if text.get(at + 1) == Some(&0x80) => Class::Sign,
+            0xc0.. => Class::Letter,
+            _ => Class::Sign,
+        };
+        if class != Some(now) {
+            end(start, at);
+            (start, class) = (at, Some(now));
+        }
+    }
+    end(start, text.len());
+    long
+}
+
+/// What one prompt may take.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Budget {
     start: Instant,
     budget: Duration,
+    most: usize,
+}
+
+/// Why a piece is not begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Over {
+    /// More bytes are left than this caller may encode.
+    Bytes,
+    /// It would take too long.
+    Time,
 }
 
 impl Budget {
-    /// It begins now.
-    pub(super) fn new(budget: Duration) -> Self {
-        Self { start: Instant::now(), budget }
+    /// It begins now. No more than `most` bytes are encoded.
+    pub(super) fn new(budget: Duration, most: usize) -> Self {
+        Self { start: Instant::now(), budget, most }
     }
 
-    /// Whether there is time to encode so many bytes.
-    pub(super) fn allows(&self, rate: &Rate, bytes: usize) -> bool {
-        self.start.elapsed() + rate.estimate(bytes) <= self.budget
+    /// Whether `piece` may be encoded, with which so many bytes are left.
+    pub(super) fn allows(&self, rate: &Rate, piece: &str, left: usize) -> Result<(), Over> {
+        // Who may encode a few bytes has little time.
+        let few = self.most / LONG_TIMES;
+        if left > self.most || (piece.len() > few && in_long_words(piece.as_bytes()) > few) {
+            return Err(Over::Bytes);
+        }
+        let time = self.budget.checked_sub(self.start.elapsed()).filter(|time| !time.is_zero()).ok_or(Over::Time)?;
+        if rate.estimate(left) > time || worst(piece, time) > time { Err(Over::Time) } else { Ok(()) }
     }
 }
 
@@ -63,17 +136,41 @@ impl Budget {
 mod tests {
     use super::*;
 
+    const HOUR: Duration = Duration::from_secs(3600);
+
     #[test]
     fn what_cannot_be_done_in_time_is_not_begun() {
         let rate = Rate::new();
-        let budget = Budget::new(Duration::from_secs(3600));
-        assert!(budget.allows(&rate, 1 << 20));
-        (0..200).for_each(|_| rate.learn(1 << 20, Duration::from_secs(3600)));
-        assert!(!budget.allows(&rate, 2 << 20), "an hour for each MiB is too slow for two");
-        assert!(budget.allows(&rate, 1 << 10));
+        let budget = Budget::new(HOUR, usize::MAX);
+        let allows = |bytes| budget.allows(&rate, "", bytes);
+        assert_eq!(allows(1 << 20), Ok(()));
+        (0..200).for_each(|_| rate.learn(1 << 20, HOUR));
+        assert_eq!(allows(2 << 20), Err(Over::Time), "an hour for each MiB is too slow for two");
+        assert_eq!(allows(1 << 10), Ok(()));
         (0..200).for_each(|_| rate.learn(1 << 20, Duration::from_millis(1)));
-        assert!(budget.allows(&rate, 2 << 20), "what is fast again is begun again");
-        assert!(!Budget::new(Duration::ZERO).allows(&rate, 0));
+        assert_eq!(allows(2 << 20), Ok(()), "what is fast again is begun again");
+        assert_eq!(Budget::new(Duration::ZERO, usize::MAX).allows(&rate, "", 0), Err(Over::Time));
+        assert_eq!(Budget::new(HOUR, 9).allows(&rate, "", 10), Err(Over::Bytes));
+    }
+
+    #[test]
+    fn a_piece_is_begun_if_its_worst_fits() {
+        let long = |text: &str| in_long_words(text.as_bytes());
+        for word in ["a", "7", " ", "=", "\u{e9}", "\u{4e00}", "\u{1f600}", "\u{301}", "\u{3002}"] {
+            let text = format!("word {} word", word.repeat(LONG_WORD));
+            assert!(long(&text) >= word.len() * LONG_WORD, "{word:?}");
+        }
+        assert_eq!(long(&"many short words, of letters123 and else\n".repeat(1000)), 0);
+        assert_eq!(long(&"\u{4e00}\u{3002}\u{4e01}\u{ff0c}".repeat(10_000)), 0);
+        let (word, text) = ("a".repeat(1 << 20), "some words ".repeat(1 << 17));
+        let rate = Rate::new();
+        let short = |piece: &str| worst(piece, Duration::from_millis(100)) <= Duration::from_millis(100);
+        assert!(short(&text) && !short(&word) && short(&word[..1 << 18]));
+        assert_eq!(Budget::new(HOUR, usize::MAX).allows(&rate, &word, word.len()), Ok(()));
+        assert_eq!(
+            Budget::new(Duration::from_millis(100), usize::MAX).allows(&rate, &word, word.len()),
+            Err(Over::Time)
+        );
     }
 
     #[test]

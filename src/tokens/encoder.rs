@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::boundary::{Boundaries, CacheStats, Key, Path as Pieces};
-use super::budget::{Budget, LONGEST, Rate};
+use super::budget::{Budget, LONGEST, Over, Rate};
 use super::canonical;
 use super::prompt::{Chat, Content, Messages, Prompt};
 use super::template::{Template, TemplateError};
@@ -67,6 +67,30 @@ pub struct Encoder {
     exact: Option<Box<Exact>>,
 }
 
+/// Why a prompt has no tokens.
+#[derive(Debug)]
+enum Stop {
+    /// It would take more bytes than the caller allows.
+    Bytes,
+    /// It is cut as text.
+    Fallback(Fallback),
+}
+
+impl From<Fallback> for Stop {
+    fn from(fallback: Fallback) -> Self {
+        Self::Fallback(fallback)
+    }
+}
+
+impl From<Over> for Stop {
+    fn from(over: Over) -> Self {
+        match over {
+            Over::Bytes => Self::Bytes,
+            Over::Time => Self::Fallback(Fallback::Budget),
+        }
+    }
+}
+
 /// What it takes to know the engine's tokens.
 #[derive(Debug)]
 struct Exact {
@@ -113,16 +137,24 @@ impl Encoder {
 
     /// The blocks of a prompt; never fails.
     pub fn encode(&self, prompt: &Prompt<'_>) -> Encoded {
-        let Some(exact) = self.exact.as_deref() else { return self.encode_text(prompt, None) };
+        let unbounded = self.encode_within(prompt, usize::MAX);
+        unbounded.unwrap_or_else(|| self.encode_text(prompt, Some(Fallback::Budget)))
+    }
+
+    /// The same if it takes no more than that many bytes to be tokenized, with what the boundary cache knows; else
+    /// `None`, after the prompt was rendered at most.
+    pub fn encode_within(&self, prompt: &Prompt<'_>, most: usize) -> Option<Encoded> {
+        let Some(exact) = self.exact.as_deref() else { return Some(self.encode_text(prompt, None)) };
         let fallback = if prompt.truncated {
             Fallback::Shape
         } else {
-            match exact.encode(self.root(Basis::Tokens, prompt), prompt) {
-                Ok(encoded) => return encoded,
-                Err(fallback) => fallback,
+            match exact.encode(self.root(Basis::Tokens, prompt), prompt, most) {
+                Ok(encoded) => return Some(encoded),
+                Err(Stop::Bytes) => return None,
+                Err(Stop::Fallback(fallback)) => fallback,
             }
         };
-        self.encode_text(prompt, Some(fallback))
+        Some(self.encode_text(prompt, Some(fallback)))
     }
 
     fn root(&self, basis: Basis, prompt: &Prompt<'_>) -> u64 {
@@ -190,21 +222,22 @@ fn chat_bytes(chat: &Chat<'_>) -> usize {
 }
 
 impl Exact {
-    fn encode(&self, root: u64, prompt: &Prompt<'_>) -> Result<Encoded, Fallback> {
-        let budget = Budget::new(self.budget);
+    fn encode(&self, root: u64, prompt: &Prompt<'_>, most: usize) -> Result<Encoded, Stop> {
+        let budget = Budget::new(self.budget, most);
         if Encoder::cost_hint(prompt) > LONGEST {
             return match &prompt.content {
                 Content::Ids(prompts) => Ok(encode_ids(root, prompts)),
-                _ => Err(Fallback::Budget),
+                _ => Err(Fallback::Budget.into()),
             };
         }
         match &prompt.content {
             Content::Chat(chat) => self.encode_chat(root, chat, budget),
+            Content::Text { prompts, .. } if prompts.len() > 1 && Encoder::cost_hint(prompt) > most => Err(Stop::Bytes),
             Content::Text { prompts, add_special_tokens } => {
                 self.encode_texts(root, prompts, *add_special_tokens, budget)
             }
             Content::Ids(prompts) => Ok(encode_ids(root, prompts)),
-            Content::None => Err(Fallback::Shape),
+            Content::None => Err(Fallback::Shape.into()),
         }
     }
 
@@ -214,7 +247,7 @@ impl Exact {
         prompts: &[Cow<'_, str>],
         add_special_tokens: bool,
         budget: Budget,
-    ) -> Result<Encoded, Fallback> {
+    ) -> Result<Encoded, Stop> {
         let (first, others) = prompts.split_first().ok_or(Fallback::Shape)?;
         let key = self.boundaries.key(&[b"text", &root.to_le_bytes(), &[add_special_tokens.into()], first.as_bytes()]);
         let chain = match self.boundaries.whole(key) {
@@ -225,7 +258,8 @@ impl Exact {
         for text in others {
             match self.encode_rendered(root, None, text, add_special_tokens, budget) {
                 Ok(chain) => tokens += chain.tokens(),
-                Err(reason) => {
+                Err(Stop::Bytes) => return Err(Stop::Bytes),
+                Err(Stop::Fallback(reason)) => {
                     tokens += text.len() / TOKEN_BYTES;
                     fallback = Some(reason);
                 }
@@ -234,9 +268,9 @@ impl Exact {
         Ok(Encoded { blocks: chain.finish(), tokens, basis: Basis::Tokens, fallback })
     }
 
-    fn encode_chat(&self, root: u64, chat: &Chat<'_>, budget: Budget) -> Result<Encoded, Fallback> {
+    fn encode_chat(&self, root: u64, chat: &Chat<'_>, budget: Budget) -> Result<Encoded, Stop> {
         let Some(template) = self.template.as_ref().filter(|_| !chat.own_template) else {
-            return Err(Fallback::NoTemplate);
+            return Err(Fallback::NoTemplate.into());
         };
         let exact = |chain: Chain| {
             let tokens = chain.tokens();
@@ -287,7 +321,7 @@ impl Exact {
         text: &str,
         add_special_tokens: bool,
         budget: Budget,
-    ) -> Result<Chain, Fallback> {
+    ) -> Result<Chain, Stop> {
         let (mut chain, path) = self.encode_pieces(root, text, add_special_tokens, budget)?;
         if add_special_tokens {
             chain.push(self.tokenizer.suffix());
@@ -299,7 +333,7 @@ impl Exact {
     }
 
     /// Encodes a text that goes on with something else.
-    fn encode_head(&self, root: u64, text: &str, add_special_tokens: bool, budget: Budget) -> Result<Chain, Fallback> {
+    fn encode_head(&self, root: u64, text: &str, add_special_tokens: bool, budget: Budget) -> Result<Chain, Stop> {
         self.encode_pieces(root, text, add_special_tokens, budget).map(|(chain, _)| chain)
     }
 
@@ -309,7 +343,7 @@ impl Exact {
         text: &str,
         add_special_tokens: bool,
         budget: Budget,
-    ) -> Result<(Chain, Pieces), Fallback> {
+    ) -> Result<(Chain, Pieces), Stop> {
         let mut chain = Chain::new(root);
         if add_special_tokens {
             chain.push(self.tokenizer.prefix());
@@ -318,16 +352,14 @@ impl Exact {
         let mut ids = Vec::new();
         let (mut fresh, mut took) = (0, Duration::ZERO);
         let encode = |piece: &str, left: usize, chain: &mut Chain| {
-            if !budget.allows(&self.rate, left) {
-                return Err(Fallback::Budget);
-            }
+            budget.allows(&self.rate, piece, left)?;
             let began = Instant::now();
             ids.clear();
             self.tokenizer.encode(piece, false, &mut ids).map_err(|_| Fallback::Tokenizer)?;
             chain.push(&ids);
             fresh += piece.len();
             took += began.elapsed();
-            Ok(())
+            Ok::<_, Stop>(())
         };
         let cuts = self.tokenizer.cut_points().find(text);
         let path = self.boundaries.extend(&mut chain, root, start, text, cuts, encode);

@@ -253,3 +253,26 @@ fn recorded_requests_give_the_engines_ids() {
         assert_eq!(chat(&encoder, &body["messages"]), expected(&given), "{engine}");
     }
 }
+
+#[test]
+fn within_a_bound_is_encoded_what_is_left_to_do() {
+    let encoder = encoder();
+    let words = "words and words ".repeat(1000);
+    let turn = |end: &str| raw(&json!([message("system", &*words), message("user", end)]));
+    let within =
+        |messages: &RawValue, most| encoder.encode_within(&prompt(Content::Chat(Box::new(with_chat(messages)))), most);
+    let (one, other) = (turn("one"), turn("another"));
+    assert!(within(&one, 2000).is_none(), "nothing of it is known");
+    let whole = within(&one, 20_000).unwrap();
+    assert_eq!(within(&one, 0), Some(whole), "all of it is known");
+    assert_eq!(within(&other, 2000), Some(encoder.encode(&prompt(Content::Chat(Box::new(with_chat(&other)))))));
+    assert_eq!(encoder.cache_stats().misses, 1, "what was not done counts for nothing");
+    // A long word takes longer than its bytes say, and a batch is as long as all of it.
+    let text = |texts: &[&str], most| {
+        let prompts = texts.iter().map(|text| Cow::Borrowed(*text)).collect();
+        encoder.encode_within(&prompt(Content::Text { prompts, add_special_tokens: false }), most).is_some()
+    };
+    let word = "w".repeat(words.len());
+    assert!(text(&[&words], 20_000) && !text(&[&word], 20_000) && text(&[&word], usize::MAX));
+    assert!(!text(&[&words, &words], 20_000) && text(&[&words, &words], 40_000));
+}

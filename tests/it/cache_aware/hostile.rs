@@ -63,7 +63,7 @@ async fn a_prompt_of_60_mib_holds_up_nobody() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_read_goes_by_load_and_is_counted() {
     let engine = Upstream::fixed(200, &[], "{}").await;
-    let pool = Pool::model("m").with("policy: cache_aware").with(&tokenizer());
+    let pool = Pool::model("m").with("policy: cache_aware").with(&tokenizer()).with("tokens: { budget: 1m }");
     let proxy = Proxy::start(&open(pool.at(engine.address())).with("logging: { access: false }")).await;
     let depth = 200_000;
     let deep = |open: &str, close: &str| {
