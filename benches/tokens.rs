@@ -274,7 +274,7 @@ fn one_piece(_: &mut Criterion) {
 /// on the spot.
 fn defaults(_: &mut Criterion) {
     let Some(folder) = folder() else { return };
-    let role = |at: usize| if at % 2 == 0 { "user" } else { "assistant" };
+    let role = |at: usize| if at.is_multiple_of(2) { "user" } else { "assistant" };
     let encoder = || Encoder::load("m", &folder, 32 << 20, Duration::from_secs(3600)).expect("a tokenizer");
     let messages: Vec<Value> = (0..128)
         .map(|at| json!({"role": role(at), "content": text(&mut fastrand::Rng::with_seed(at as u64), 3_500)}))
