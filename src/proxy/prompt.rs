@@ -17,11 +17,11 @@ use crate::tokens::{self, Encoded};
 
 /// So many bytes are tokenized on the spot: that takes about as long as a few requests do, and a thread of its own would
 /// cost each of them a good part of it.
-const SHORT: usize = 32 * 1024;
+const SHORT: usize = 16 * 1024;
 /// A body up to this size is rendered on the spot, which shows how much of it is not known yet; …
 const RENDERED: usize = 256 * 1024;
 /// … unless it holds more quotes than this, four and more a message: templates take their time for each.
-const MOST_QUOTES: usize = 4096;
+const MOST_QUOTES: usize = 2048;
 /// The same where text is only cut, at more than a GB a second.
 const SHORT_TEXT: usize = 256 * 1024;
 
