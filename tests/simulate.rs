@@ -61,7 +61,7 @@ fn the_same_command_prints_the_same() {
     let (table, csv) = (print("table"), print("csv"));
     assert!(table.contains("| session_sticky") && table.contains("Floors of documents on 8"), "{table}");
     assert_eq!(csv.lines().next().unwrap().split(',').next(), Some("workload"));
-    assert_eq!(csv.lines().count(), 1 + table.lines().filter(|line| line.contains("_")).count(), "{csv}{table}");
+    assert_eq!(csv.lines().count(), table.lines().filter(|line| line.starts_with("| ")).count(), "{csv}{table}");
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn arguments_that_make_no_sense_are_refused_with_what_would() {
         (&["--workload", "chat", "--prefill-model", "qwen"], "qwen3-8b-h100"),
         (&["--workload", "chat", "--cache-model", "study", "--arrivals", "poisson:3"], "--cache-model blocks"),
         (&["--workload", "chat", "--speed", "0"], "above 0"),
-        (&["--workload", "chat", "--price-per-hour", "-1"], "dollars"),
+        (&["--workload", "chat", "--price-per-hour=-1"], "dollars"),
         (&["--study", "--seeds", "3"], "--seeds"),
     ] {
         let out = simulate(args);
