@@ -169,11 +169,13 @@ async fn hostile_explanations_change_nothing() {
             .await;
         clients.push(client);
     }
-    wait_until("only what hangs is open", PATIENCE, || async {
+    wait_until("all have come, and only what hangs is open", PATIENCE, || async {
         let rows = ["r0", "r1", "r2"].map(|id| proxy.replica(id));
         let open = futures_util::future::join_all(rows).await;
-        let open: Vec<_> = open.into_iter().map(|row| row.expect("a row")["in_flight"].as_u64()).collect();
-        open[0] == Some(0) && open[1] == Some(0) && open[2] > Some(0)
+        let open: Vec<_> = open.into_iter().filter_map(|row| row.expect("a row")["in_flight"].as_f64()).collect();
+        // What has been answered is bound, and what hangs is open.
+        let bound = proxy.metric("warmroute_session_bindings").await;
+        open[..2] == [0.0, 0.0] && open[2] > 0.0 && bound + open[2] == 6.0
     })
     .await;
     let index = || async { proxy.admin_get("/index?limit=10000").await.json()["index"].clone() };
