@@ -25,13 +25,14 @@ fn a_header_keeps_sessions_together_and_turns_scatter_them() {
     assert!(hit < 0.4 && scattered.busiest_to_mean < 1.01 && !scattered.met, "{scattered:?}");
 }
 
-/// Scenario A with three seeds: where new sessions go is the draw that evenness hangs on.
+/// Scenario A with five seeds: where new sessions go is the draw that evenness hangs on.
 #[test]
 fn cache_aware_hits_and_stays_even_without_a_header() {
-    let seeded = [0, 1, 4].map(|seed| (Scenario::A, Setup { seed, ..Setup::default() }));
+    let seeded = [0, 1, 2, 3, 4].map(|seed| (Scenario::A, Setup { seed, ..Setup::default() }));
     let others = [Scenario::B, Scenario::C].map(|scenario| (scenario, Setup::default()));
     for (scenario, setup) in seeded.into_iter().chain(others) {
         for row in run(scenario, &setup) {
+            println!("seed {}: {}: {:?}, busiest {:.3}", setup.seed, row.scenario, row.outcome, row.busiest_to_mean);
             assert!(row.met, "seed {}: {row:#?}", setup.seed);
         }
     }
