@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::model::*;
 use super::tls::Authorities;
-use super::units::{show_duration, show_size};
+use super::units::{show_duration, show_seconds, show_size};
 
 const MASK: &str = "***";
 
@@ -136,6 +136,10 @@ fn policy(policy: &Policy) -> Value {
         }
         Policy::CacheAware(settings) => {
             settings.effective(&mut map);
+            return Value::Object(map);
+        }
+        Policy::LeastCost(settings) => {
+            insert(&mut map, "request_cost", show_seconds(settings.request_cost));
             return Value::Object(map);
         }
         Policy::RoundRobin | Policy::Random | Policy::LeastLoad | Policy::PowerOfTwo => return Value::Object(map),

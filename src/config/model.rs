@@ -13,7 +13,7 @@ use ipnet::IpNet;
 
 use super::tls::{ListenTls, PoolTls, ReplicaTls};
 
-pub use super::prefix::{CacheAware, LoadUnit, Prefill, Stay};
+pub use super::prefix::{CacheAware, LeastCost, LoadUnit, Prefill, Stay};
 pub use super::resilience::{Breaker, Health, Queue, Retry, RetryOn};
 pub use super::sources::Sources;
 
@@ -142,12 +142,12 @@ impl Pool {
         [Some(&self.policy), self.shadow.as_ref()]
             .iter()
             .flatten()
-            .any(|p| matches!(p, Policy::SessionSticky(_) | Policy::CacheAware(_)))
+            .any(|p| matches!(p, Policy::SessionSticky(_)) || p.uses_prompts())
     }
 
     /// Whether prompts are of use: to the policy, or to the shadow (whose estimate of what is recomputed needs them).
     pub fn uses_prompts(&self) -> bool {
-        matches!(self.policy, Policy::CacheAware(_)) || self.shadow.is_some()
+        self.policy.uses_prompts() || self.shadow.is_some()
     }
 
     /// The header whose hash decides: for the policy, or for the one in its shadow (the check has them agree).
@@ -208,6 +208,15 @@ pub enum Policy {
     },
     /// The replica that holds the longest prefix, unless it is too busy.
     CacheAware(CacheAware),
+    /// The replica where the request costs least, in seconds of prefill and waiting.
+    LeastCost(LeastCost),
+}
+
+impl Policy {
+    /// Whether it looks at prompts, and so at what replicas hold of them.
+    pub fn uses_prompts(&self) -> bool {
+        matches!(self, Self::CacheAware(_) | Self::LeastCost(_))
+    }
 }
 
 /// What sticky policies share.

@@ -42,6 +42,19 @@ impl Default for CacheAware {
     }
 }
 
+/// What `least_cost` is set by.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LeastCost {
+    /// Seconds that a request in flight costs those beside it, whatever its prompt. Default 0.5 ms.
+    pub request_cost: f64,
+}
+
+impl Default for LeastCost {
+    fn default() -> Self {
+        Self { request_cost: 0.0005 }
+    }
+}
+
 /// Whether a request stays with its prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stay {
@@ -100,6 +113,12 @@ pub(super) fn cache_aware(policy: &Item) -> CacheAware {
         fallback: or(item, "fallback", d.fallback),
         load,
     }
+}
+
+/// The settings of a `least_cost` policy.
+pub(super) fn least_cost(policy: &Item) -> LeastCost {
+    let d = LeastCost::default();
+    LeastCost { request_cost: or(Some(policy), "request_cost", d.request_cost) }
 }
 
 pub(super) fn cache_tokens(pool: &Item) -> u64 {

@@ -80,7 +80,7 @@ impl Key {
 
 /// The names of `policy.type`.
 pub(super) const POLICIES: &[&str] =
-    &["round_robin", "random", "least_load", "power_of_two", "session_sticky", "header_hash", "cache_aware"];
+    &["round_robin", "random", "least_load", "power_of_two", "session_sticky", "header_hash", "cache_aware", "least_cost"];
 const RATIO: Kind = Kind::Scalar(Scalar::Ratio(1.0, 1000.0));
 const RATIO_DEFAULT: super::keys::Default = Words("`1.25`; `2` with `cache_aware`");
 const GAP_DEFAULT: super::keys::Default = Words("`8`; `16` with `load: placements`");
@@ -154,6 +154,8 @@ pub(super) static TABLE: &[Key] = &[
         "`cache_aware`: what counts as load: requests in flight, requests lately placed there (`placements`), or the seconds of prefill that wait there (`queued_seconds`, by `prefill`)."),
     key("pools[].policy.min_queue_gap", time(0, HOUR), Value("2s"), LIVE, "500ms",
         "`cache_aware` with `load: queued_seconds`: takes the place of `min_load_gap`."),
+    key("pools[].policy.request_cost", seconds(1.0), Value("0.5ms"), LIVE, "2ms",
+        "`least_cost`: what each request in flight adds to a replica's cost, for what those beside it share besides prefills."),
     key("pools[].session", MAP, Words("its keys' defaults"), LIVE, "{ keys: [header:x-session-id], ttl: 1h }",
         "How a session is recognised and remembered."),
     key("pools[].session.keys", list(&SESSION_KEY, 0), Words("none"), LIVE, "[header:x-session-id, body:/metadata/chat]",
@@ -313,6 +315,8 @@ pub(super) static TABLE: &[Key] = &[
     key("pools[].shadow.load", one_of(LoadUnit::NAMES), Value("requests"), LIVE, "queued_seconds",
         "As under `policy`."),
     key("pools[].shadow.min_queue_gap", time(0, HOUR), Value("2s"), LIVE, "500ms",
+        "As under `policy`."),
+    key("pools[].shadow.request_cost", seconds(1.0), Value("0.5ms"), LIVE, "2ms",
         "As under `policy`."),
 
     key("timeouts", MAP, Words("its keys' defaults"), LIVE, "{ first_byte: 2m }",

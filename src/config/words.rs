@@ -44,6 +44,7 @@ impl Policy {
             Self::SessionSticky(_) => "session_sticky",
             Self::HeaderHash { .. } => "header_hash",
             Self::CacheAware(_) => "cache_aware",
+            Self::LeastCost(_) => "least_cost",
         }
     }
 }

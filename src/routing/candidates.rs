@@ -5,6 +5,7 @@
 use std::cmp::Ordering;
 
 use crate::config::LoadUnit;
+use crate::prefix::Room;
 
 /// A share of 1 000 is a weight of 1: thousandths leave room for the ramp of a warming replica.
 pub(super) const FULL_SHARE: u64 = 1_000;
@@ -30,6 +31,8 @@ pub(super) struct Row {
     pub queued: f64,
     /// Leading blocks of the prompt that it holds.
     pub depth: u32,
+    /// What a further prompt finds there; only where that counts.
+    pub room: Room,
 }
 
 /// A member that would be a candidate if it were not at its `max_in_flight`.
@@ -75,6 +78,7 @@ pub(super) struct Candidates {
     coming: Vec<f64>,
     queued: Vec<f64>,
     depth: Vec<u32>,
+    room: Vec<Room>,
     load: Vec<f64>,
     full: Vec<Full>,
     unit: LoadUnit,
@@ -97,6 +101,7 @@ impl Default for Candidates {
             coming: Vec::new(),
             queued: Vec::new(),
             depth: Vec::new(),
+            room: Vec::new(),
             load: Vec::new(),
             full: Vec::new(),
             unit: LoadUnit::Requests,
@@ -120,6 +125,7 @@ impl Candidates {
         self.coming.clear();
         self.queued.clear();
         self.depth.clear();
+        self.room.clear();
         self.load.clear();
         self.full.clear();
         (self.cursor, self.unit, self.shared, self.home) = (cursor, unit, shared, home);
@@ -136,6 +142,7 @@ impl Candidates {
         self.coming.push(row.coming);
         self.queued.push(row.queued);
         self.depth.push(row.depth);
+        self.room.push(row.room);
         self.load.push(self.amount(self.len() - 1) * FULL_SHARE as f64 / row.share as f64);
     }
 
@@ -161,6 +168,7 @@ impl Candidates {
         self.coming.swap_remove(row);
         self.queued.swap_remove(row);
         self.depth.swap_remove(row);
+        self.room.swap_remove(row);
         self.load.swap_remove(row);
     }
 
@@ -213,10 +221,19 @@ impl Candidates {
         self.depth[row]
     }
 
+    /// What a further prompt finds there.
+    pub fn room(&self, row: usize) -> Room {
+        self.room[row]
+    }
+
+    /// Leading blocks of the prompt that each who is ready holds, the full ones too.
+    pub fn depths(&self) -> impl Iterator<Item = u32> {
+        self.depth.iter().copied().chain(self.full.iter().map(|full| full.depth))
+    }
+
     /// Leading blocks of the prompt that count for nobody: what all who are ready hold, or are about to.
     pub fn common(&self) -> u32 {
-        let depths = self.depth.iter().copied().chain(self.full.iter().map(|full| full.depth));
-        depths.min().unwrap_or(0).max(self.shared)
+        self.depths().min().unwrap_or(0).max(self.shared)
     }
 
     /// The replica of the request's session.
@@ -267,6 +284,7 @@ mod tests {
             coming: f64::from(at) * 3.0,
             queued: f64::from(at) / 2.0,
             depth: 7 * at,
+            room: Room { free: 9 * at as usize, oldest: at.into() },
         };
         let mut table = Candidates::default();
         table.clear(0, LoadUnit::Requests, 0, None);
@@ -281,7 +299,7 @@ mod tests {
                 (whole.id_hash, whole.weight, whole.share)
             );
             assert_eq!((table.open[at], table.placed[at]), (whole.open, whole.placed));
-            assert_eq!((table.queued[at], table.depth[at]), (whole.queued, whole.depth));
+            assert_eq!((table.queued[at], table.depth[at], table.room[at]), (whole.queued, whole.depth, whole.room));
             assert_eq!(table.load[at], f64::from(whole.open) / f64::from(whole.weight));
             seen.push(whole.member);
         }

@@ -68,6 +68,13 @@ impl Heads {
         shared
     }
 
+    /// Of the prompt that was looked at last, the end of each head, in blocks, and the share of requests that begin with
+    /// it.
+    pub fn shares(&self) -> impl Iterator<Item = (u32, f64)> {
+        let all = self.all.max(f64::MIN_POSITIVE);
+        self.passed.iter().map(move |&at| (self.known[at].depth, self.known[at].passed / all))
+    }
+
     /// Counts the prompt that was just looked at: `reach` of its leading blocks were known somewhere.
     pub fn count(&mut self, chain: &[u64], reach: u32, replicas: usize) {
         self.requests += 1;

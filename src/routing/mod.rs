@@ -3,6 +3,7 @@
 //! The proxy and the simulator run this very code. [`Router::decide`] is one critical section for a pool: it chooses,
 //! reserves and records the placement before anyone else can look. Time comes in as a [`Tick`], randomness as a seed.
 mod bindings;
+mod busy;
 mod candidates;
 mod heads;
 mod load;

@@ -8,7 +8,7 @@ use super::heads::Heads;
 use super::prefill::Model;
 use super::router::SWEEP;
 use super::{Expectation, Load, Member, Request, Settings, Tick};
-use crate::prefix::{BLOCK_TOKENS, Index, Slot, Stats};
+use crate::prefix::{BLOCK_TOKENS, Index, Room, Slot, Stats};
 
 #[derive(Debug)]
 pub(super) struct Prefixes {
@@ -37,6 +37,12 @@ pub(super) struct Look {
     limit: u32,
     /// Leading blocks that count for nobody.
     pub shared: u32,
+    /// Leading blocks that too few hold for the requests that begin with them.
+    pub seeded: u32,
+    /// Whole blocks of the prompt.
+    pub blocks: u32,
+    /// Its tokens.
+    pub tokens: Option<u32>,
 }
 
 impl Prefixes {
@@ -98,7 +104,20 @@ impl Prefixes {
         Look {
             limit: prompt.tokens.saturating_sub(1) / BLOCK_TOKENS as u32,
             shared: kept.heads.shared(&prompt.blocks, kept.slots.len()),
+            seeded: kept.seeded(),
+            blocks: prompt.blocks.len() as u32,
+            tokens: Some(prompt.tokens),
         }
+    }
+
+    /// What a further prompt would find on a member.
+    pub fn room(&self, member: usize) -> Room {
+        self.kept.as_ref().map_or_else(Room::default, |kept| kept.index.room(kept.slots[member]))
+    }
+
+    /// How long a prefill takes.
+    pub fn model(&self) -> &Model {
+        &self.model
     }
 
     /// Leading blocks of the prompt that was looked up last which a member holds.
@@ -207,6 +226,18 @@ impl Prefixes {
 }
 
 impl Kept {
+    /// The longest head of the prompt looked up last that fewer members hold than its share of the requests asks for.
+    fn seeded(&self) -> u32 {
+        let wanted = |share: f64| (share * self.slots.len() as f64).ceil() as usize;
+        let holders = |end| self.slots.iter().filter(|slot| self.depths[slot.at()] >= end).count();
+        let few = |&(end, share): &(u32, f64)| self.is_seed(end) && holders(end) < wanted(share);
+        self.heads.shares().filter(few).map(|(end, _)| end).max().unwrap_or(0)
+    }
+
+    fn is_seed(&self, end: u32) -> bool {
+        end == self.reach || std::env::var("SEED_ANY").is_ok()
+    }
+
     fn answered(&mut self, expectation: &Expectation) {
         if expectation.repeat {
             self.heads.repeated(&expectation.prompt.blocks, self.slots.len());

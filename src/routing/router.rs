@@ -11,14 +11,15 @@ use xxhash_rust::xxh3::Xxh3DefaultBuilder;
 use super::bindings::{Binding, Bindings};
 use super::candidates::{Candidates, FULL_SHARE, Full, Home, Remembered, Row};
 use super::placements::Placements;
-use super::policy::{Aids, Choice, Policy, RoundRobin, Standing, cache_aware};
+use super::busy::Busy;
+use super::policy::{Aids, Choice, Policy, RoundRobin, Standing, cache_aware, least_cost};
 use super::prefixes::{Look, Prefixes, tokens};
 use super::{
     Effect, Expectation, LastPrompt, Leg, Load, Member, Plan, Prompt, Reason, Refusal, Request, Reservation, Score,
     SessionKey, Settings, State, Tick, rendezvous,
 };
 use crate::config::{LoadPolicy, LoadUnit};
-use crate::prefix;
+use crate::prefix::{self, Room};
 
 /// How long a new or returned replica takes to reach its full share.
 const RAMP_MICROS: u64 = 30_000_000;
@@ -45,6 +46,8 @@ pub struct Router {
     prefixes: Prefixes,
     /// What was found of the present request's.
     look: Look,
+    /// How busy the members are.
+    busy: Busy,
     /// Where a shadow reserves.
     shadow_load: Option<Arc<Load>>,
 }
@@ -91,6 +94,7 @@ impl Router {
             table: Candidates::default(),
             prefixes: Prefixes::new(settings),
             look: Look::default(),
+            busy: Busy::default(),
             shadow_load: None,
         };
         router.set_members(members);
@@ -136,7 +140,7 @@ impl Router {
         self.look = self.prefixes.look(request);
         // As it was before anything is reserved.
         let scores = self.scores(request, call);
-        let rewrites = matches!(self.policy, Policy::CacheAware(_));
+        let rewrites = self.policy.reads_prompts();
         // A binding that still serves stays; so does one whose replica is only full. Those by prefix follow their session.
         let unbound = session.filter(|_| rewrites || bound.is_none_or(|bound| bound.standing == Standing::Lost));
         let mut full = false;
@@ -190,7 +194,14 @@ impl Router {
         call: Call,
     ) -> Result<Plan, Refusal> {
         loop {
-            let mut aids = Aids { turns: &self.turns, rng: &mut self.rng };
+            let work = least_cost::Work {
+                tokens: self.look.tokens,
+                model: self.prefixes.model(),
+                price: self.busy.price(),
+                seeded: self.look.seeded,
+                blocks: self.look.blocks,
+            };
+            let mut aids = Aids { turns: &self.turns, rng: &mut self.rng, work: &work };
             let Some(choice) = self.policy.choose(request, &self.table, &mut aids) else {
                 return Err(if self.table.full().is_empty() { Refusal::NoneReady } else { Refusal::AllFull });
             };
@@ -360,6 +371,7 @@ impl Router {
     /// Fills the table with the members that may take a request which belongs to none.
     pub(super) fn fill_table(&mut self, request: &Request<'_>, home: Option<Home>, call: Call) {
         let unit = self.policy.load_unit();
+        let costs = matches!(self.policy, Policy::LeastCost(_));
         self.table.clear(self.cursor, unit, self.look.shared, home);
         for (at, entry) in self.entries.iter_mut().enumerate() {
             let state = request.state_of(&entry.member);
@@ -386,7 +398,12 @@ impl Router {
                 coming: self.placements.coming(at),
                 queued,
                 depth,
+                room: if costs { self.prefixes.room(at) } else { Room::default() },
             });
+        }
+        if costs && call.acts {
+            let busy = (0..self.table.len()).filter(|&row| self.table.amount(row) > 0.0).count();
+            self.busy.see(busy as f64 / self.table.len().max(1) as f64, call.now);
         }
     }
 
@@ -426,7 +443,7 @@ impl Router {
             let first = *prompt.blocks.first()?;
             Some(LastPrompt { first, blocks: prompt.blocks.len() as u32 })
         };
-        let prompt = if matches!(self.policy, Policy::CacheAware(_)) { request.prompt.and_then(last) } else { None };
+        let prompt = if self.policy.reads_prompts() { request.prompt.and_then(last) } else { None };
         let on_success = bind.map(|session| Effect::Bound { session, replica: replica.clone(), incarnation, prompt });
         Plan {
             leg: Leg { replica, reservation },

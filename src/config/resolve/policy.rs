@@ -15,6 +15,7 @@ const SETTINGS: &[(&str, &[&str])] = &[
     ("min_match_tokens", &["cache_aware"]),
     ("load", &["cache_aware"]),
     ("min_queue_gap", &["cache_aware"]),
+    ("request_cost", &["least_cost"]),
 ];
 
 impl Across<'_> {
@@ -55,6 +56,7 @@ impl Across<'_> {
                 Some(Some(Policy::HeaderHash { header: header?, affinity }))
             }
             "cache_aware" => Some(Some(Policy::CacheAware(self.cache_aware(item)))),
+            "least_cost" => Some(Some(Policy::LeastCost(prefix::least_cost(item)))),
             load => LoadPolicy::named(load).map(|load| Some(Policy::from(load))),
         }
     }

@@ -4,6 +4,7 @@
 //! once it holds. Randomness is the router's seeded generator.
 pub(super) mod cache_aware;
 mod header_hash;
+pub(super) mod least_cost;
 mod least_load;
 mod power_of_two;
 mod random;
@@ -16,7 +17,7 @@ pub(super) use session_sticky::Standing;
 use super::candidates::Candidates;
 use super::rendezvous;
 use super::{Reason, Request, SessionKey};
-use crate::config::{self, Affinity, CacheAware, LoadPolicy, LoadUnit};
+use crate::config::{self, Affinity, CacheAware, LeastCost, LoadPolicy, LoadUnit};
 
 /// A pool's policy.
 #[derive(Debug)]
@@ -29,6 +30,8 @@ pub(super) enum Policy {
     HeaderHash(Affinity),
     /// By the longest prefix, while load allows.
     CacheAware(CacheAware),
+    /// By cost in seconds.
+    LeastCost(LeastCost),
 }
 
 /// What a policy chose.
@@ -48,6 +51,8 @@ pub(super) struct Aids<'a> {
     pub turns: &'a RoundRobin,
     /// Draws.
     pub rng: &'a mut fastrand::Rng,
+    /// What the request asks of a replica.
+    pub work: &'a least_cost::Work<'a>,
 }
 
 impl Policy {
@@ -59,6 +64,7 @@ impl Policy {
             config::Policy::PowerOfTwo => Self::Load(LoadPolicy::PowerOfTwo),
             config::Policy::SessionSticky(affinity) => Self::SessionSticky(affinity.clone()),
             config::Policy::CacheAware(settings) => Self::CacheAware(settings.clone()),
+            config::Policy::LeastCost(settings) => Self::LeastCost(settings.clone()),
             config::Policy::HeaderHash { affinity, .. } => Self::HeaderHash(affinity.clone()),
         }
     }
@@ -66,20 +72,26 @@ impl Policy {
     /// The session whose binding this policy reads and writes for the request, if it does.
     pub fn session(&self, request: &Request<'_>) -> Option<SessionKey> {
         match self {
-            Self::SessionSticky(_) | Self::CacheAware(_) if !request.load_only => request.session,
+            Self::SessionSticky(_) | Self::CacheAware(_) | Self::LeastCost(_) if !request.load_only => request.session,
             _ => None,
         }
     }
 
     /// Whether it has bindings.
     pub fn binds(&self) -> bool {
-        matches!(self, Self::SessionSticky(_) | Self::CacheAware(_))
+        matches!(self, Self::SessionSticky(_)) || self.reads_prompts()
+    }
+
+    /// Whether it looks at prompts; its bindings then follow their sessions.
+    pub fn reads_prompts(&self) -> bool {
+        matches!(self, Self::CacheAware(_) | Self::LeastCost(_))
     }
 
     /// What counts as load.
     pub fn load_unit(&self) -> LoadUnit {
         match self {
             Self::CacheAware(settings) => settings.load,
+            Self::LeastCost(_) => LoadUnit::QueuedSeconds,
             _ => LoadUnit::Requests,
         }
     }
@@ -95,6 +107,7 @@ impl Policy {
             Self::HeaderHash(affinity) => by_key(header_hash::key(request), affinity, table, aids),
             Self::CacheAware(settings) if request.load_only => by_load(settings.fallback, table, aids),
             Self::CacheAware(settings) => cache_aware::choose(settings, table, aids),
+            Self::LeastCost(settings) => least_cost::choose(settings, table, aids),
         }
     }
 }

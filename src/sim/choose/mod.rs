@@ -13,7 +13,7 @@ use study_cache_aware::StudyCacheAware;
 
 use super::call::Call;
 use super::engine::VirtualTime;
-use crate::config::{Affinity, CacheAware, Policy};
+use crate::config::{Affinity, CacheAware, LeastCost, Policy};
 use crate::routing::{Expectation, Leg, Reason};
 
 /// What a rule may see of the replicas, beyond what it remembers itself.
@@ -88,6 +88,7 @@ impl Rule {
         "session_sticky",
         "header_hash",
         "cache_aware",
+        "least_cost",
         "study_hash",
         "study_cache_aware",
     ];
@@ -106,6 +107,7 @@ impl Rule {
                 Policy::HeaderHash { header, affinity: Affinity::default() }
             }
             "cache_aware" => Policy::CacheAware(CacheAware::default()),
+            "least_cost" => Policy::LeastCost(LeastCost::default()),
             "study_hash" => return Some(Self::StudyHash),
             "study_cache_aware" => return Some(Self::StudyCacheAware),
             _ => return None,

@@ -32,7 +32,7 @@ impl Product {
             load: Arc::default(),
             status: Arc::new(Status::new(State::Ready)),
         });
-        let uses_prompts = matches!(policy, Policy::CacheAware(_));
+        let uses_prompts = policy.uses_prompts();
         let settings = Settings {
             policy,
             session: &Session::default(),
