@@ -9,12 +9,14 @@ use super::Tick;
 /// What came so long ago counts 1/e.
 const WINDOW_MICROS: f64 = 30e6;
 /// However busy: at some point the line is too long for the estimate, and balance counts more than saved work.
-const MOST: f64 = 8.0;
+const MOST: f64 = 16.0;
 
 /// The moving share of replicas that have a queue.
 #[derive(Debug, Default)]
 pub(super) struct Busy {
-    share: f64,
+    /// Sum of what was seen, and of its weights: less than 1 in the beginning.
+    busy: f64,
+    weight: f64,
     seen: Tick,
 }
 
@@ -22,13 +24,16 @@ impl Busy {
     /// A request comes: so many of the replicas have a queue now.
     pub fn see(&mut self, share: f64, now: Tick) {
         let passed = now.0.saturating_sub(self.seen.0) as f64;
-        self.share += (1.0 - (-passed / WINDOW_MICROS).exp()) * (share - self.share);
+        let fades = (-passed / WINDOW_MICROS).exp();
+        self.busy = fades * self.busy + (1.0 - fades) * share;
+        self.weight = fades * self.weight + (1.0 - fades);
         self.seen = now.max(self.seen);
     }
 
     /// What a second of work costs, in seconds of everybody's: from 1 (idle) to [`MOST`].
     pub fn price(&self) -> f64 {
-        (1.0 / (1.0 - self.share)).clamp(1.0, MOST)
+        let share = if self.weight > 0.0 { self.busy / self.weight } else { 0.0 };
+        (1.0 / (1.0 - share)).clamp(1.0, MOST)
     }
 }
 

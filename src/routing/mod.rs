@@ -72,6 +72,9 @@ pub struct Prompt {
     pub blocks: Vec<u64>,
     /// Its tokens.
     pub tokens: u32,
+    /// The last answer that stands in it: where it begins and where it ends, in tokens. Who computed what is before it
+    /// has most likely written it, too, and holds it although nobody has asked it for a prompt with it yet.
+    pub answer: Option<(u32, u32)>,
 }
 
 /// What a decision expects of its replica, until the request has ended: give it back to the router it came from, by

@@ -43,6 +43,8 @@ pub(super) struct Look {
     pub blocks: u32,
     /// Its tokens.
     pub tokens: Option<u32>,
+    /// Who holds so many blocks of it, holds as many as the second.
+    pub answer: Option<(u32, u32)>,
 }
 
 impl Prefixes {
@@ -107,6 +109,7 @@ impl Prefixes {
             seeded: kept.seeded(),
             blocks: prompt.blocks.len() as u32,
             tokens: Some(prompt.tokens),
+            answer: prompt.answer.map(|(begin, end)| (begin / BLOCK_TOKENS as u32, end / BLOCK_TOKENS as u32)),
         }
     }
 
@@ -123,7 +126,9 @@ impl Prefixes {
     /// Leading blocks of the prompt that was looked up last which a member holds.
     pub fn depth(&self, member: usize, look: Look) -> u32 {
         let depth = self.kept.as_ref().and_then(|kept| kept.depths.get(kept.slots[member].at()).copied());
-        depth.unwrap_or(0).min(look.limit)
+        let depth = depth.unwrap_or(0);
+        let answered = look.answer.filter(|(begin, _)| depth >= *begin).map_or(depth, |(_, end)| depth.max(end));
+        answered.min(look.limit)
     }
 
     /// Places the prompt that was looked up last on a member, and books its prefill with `load`, if that is given.
@@ -230,12 +235,8 @@ impl Kept {
     fn seeded(&self) -> u32 {
         let wanted = |share: f64| (share * self.slots.len() as f64).ceil() as usize;
         let holders = |end| self.slots.iter().filter(|slot| self.depths[slot.at()] >= end).count();
-        let few = |&(end, share): &(u32, f64)| self.is_seed(end) && holders(end) < wanted(share);
+        let few = |&(end, share): &(u32, f64)| end == self.reach && holders(end) < wanted(share);
         self.heads.shares().filter(few).map(|(end, _)| end).max().unwrap_or(0)
-    }
-
-    fn is_seed(&self, end: u32) -> bool {
-        end == self.reach || std::env::var("SEED_ANY").is_ok()
     }
 
     fn answered(&mut self, expectation: &Expectation) {

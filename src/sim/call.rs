@@ -25,6 +25,8 @@ pub struct Call {
     pub prompt_tokens: u32,
     /// Tokens of the answer.
     pub output_tokens: u32,
+    /// Where the last answer in the prompt begins and ends, in tokens.
+    pub answer: Option<(u32, u32)>,
     /// Leading tokens that all calls of the workload have in common.
     pub common_tokens: u32,
     /// Leading tokens that the next call of the same key begins with at least.

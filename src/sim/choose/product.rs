@@ -69,7 +69,7 @@ impl Chooser for Product {
     fn choose(&mut self, call: &Call, blocks: &[u64], _: &dyn Holdings, now: VirtualTime) -> Result<Placed, String> {
         let prompt = self.uses_prompts.then(|| {
             let count = call.prompt_blocks().min(blocks.len());
-            Arc::new(Prompt { blocks: blocks[..count].to_vec(), tokens: call.prompt_tokens })
+            Arc::new(Prompt { blocks: blocks[..count].to_vec(), tokens: call.prompt_tokens, answer: call.answer })
         });
         let request = Request {
             session: call.session.and_then(session_key),

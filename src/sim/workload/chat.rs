@@ -62,6 +62,7 @@ impl Iterator for Chat {
             ],
             prompt_tokens: total - ANSWER_TOKENS,
             output_tokens: ANSWER_TOKENS,
+            answer: (turn > 1).then(|| (total - 2 * ANSWER_TOKENS - MESSAGE_TOKENS, total - ANSWER_TOKENS - MESSAGE_TOKENS)),
             common_tokens: SYSTEM_TOKENS,
             lasting_tokens: total,
         })

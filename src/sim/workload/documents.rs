@@ -55,6 +55,7 @@ impl Iterator for Documents {
             ],
             prompt_tokens: DOCUMENT_TOKENS + QUESTION_TOKENS,
             output_tokens: 0,
+            answer: None,
             common_tokens: 0,
             lasting_tokens: DOCUMENT_TOKENS,
         })
