@@ -95,23 +95,15 @@ impl Chooser for DynamoSum {
         _: VirtualTime,
     ) -> Result<Placed, String> {
         let chain = &blocks[..call.prompt_blocks().min(blocks.len())];
-        let (mut best, mut tied) = (None, 0);
-        for replica in 0..self.active.len() {
-            let held = holdings.held(replica, call, blocks);
-            let cost = self.cost(replica, chain, call.prompt_tokens - held);
-            match best {
-                Some((lowest, ..)) if cost > lowest => {}
-                Some((lowest, ..)) if cost == lowest => {
-                    tied += 1;
-                    // One in two, then one in three, …: each of the tied is as likely.
-                    if self.rng.usize(..tied) == 0 {
-                        best = Some((cost, replica, held));
-                    }
-                }
-                _ => (best, tied) = (Some((cost, replica, held)), 1),
-            }
-        }
-        let (_, replica, held) = best.ok_or("there is no replica")?;
+        let scored: Vec<_> = (0..self.active.len())
+            .map(|replica| {
+                let held = holdings.held(replica, call, blocks);
+                (self.cost(replica, chain, call.prompt_tokens - held), replica, held)
+            })
+            .collect();
+        let lowest = scored.iter().map(|(cost, ..)| *cost).fold(f64::INFINITY, f64::min);
+        let tied: Vec<_> = scored.into_iter().filter(|(cost, ..)| *cost == lowest).collect();
+        let (_, replica, held) = self.rng.choice(tied).ok_or("there is no replica")?;
         let mut placed = Placed { expected: Some(held), ..Placed::plain(replica, reason(held)) };
         self.books.open(&mut placed, call.prompt_tokens - held);
         self.active[replica].add(chain);

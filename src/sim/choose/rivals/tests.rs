@@ -213,10 +213,10 @@ fn replicas() -> Replicas {
     Replicas { count: 8, cache_tokens: 300_000, prefill: PrefillModel::QWEN3_8B_H100, decode_tps: 20_000.0 }
 }
 
-fn plays(chooser: &mut dyn Chooser, workload: Generated, rate: f64) {
-    let source = Source::poisson(workload.stream(1).take(500), rate, 1);
+fn plays(chooser: &mut dyn Chooser, workload: Generated, rate: f64, calls: usize) {
+    let source = Source::poisson(workload.stream(1).take(calls), rate, 1);
     let outcome = play(source, &replicas(), chooser, &|_| {}).expect("replicas are there");
-    assert_eq!((outcome.requests, outcome.refused), (500, 0));
+    assert_eq!((outcome.requests, outcome.refused), (calls as u64, 0));
 }
 
 #[test]
@@ -224,21 +224,26 @@ fn every_rival_plays_to_the_end_with_its_books_at_zero() {
     let end = VirtualTime::from_secs_f64(3_600.0);
     for (workload, rate) in [(Generated::Chat, 700.0), (Generated::Documents, 50.0)] {
         let mut dynamo = DynamoSum::new(8, 1);
-        plays(&mut dynamo, workload, rate);
+        plays(&mut dynamo, workload, rate, 500);
         let mut sglang = SglBalanced::new(8, 1);
-        plays(&mut sglang, workload, rate);
+        plays(&mut sglang, workload, rate, 500);
         let mut hash = BoundedHash::new(8);
-        plays(&mut hash, workload, rate);
+        plays(&mut hash, workload, rate, 500);
         let mut preble = Preble::new(8, 300_000, PrefillModel::QWEN3_8B_H100);
-        plays(&mut preble, workload, rate);
+        plays(&mut preble, workload, rate, 500);
         let mut lmetric = Lmetric::new(8);
-        plays(&mut lmetric, workload, rate);
+        plays(&mut lmetric, workload, rate, 500);
         let at_rest = [dynamo.at_rest(), sglang.at_rest(), hash.at_rest(), preble.at_rest(end), lmetric.at_rest()];
         assert_eq!(at_rest, [true; 5], "{workload:?}");
-        for rival in Rival::ALL {
-            assert_eq!(Rule::named(rival.as_str()), Some(Rule::Rival(rival)));
-            plays(&mut *rival.on(8, 300_000, &PrefillModel::QWEN3_8B_H100, 1), workload, rate);
-        }
+    }
+}
+
+#[test]
+fn a_rival_is_found_by_its_name_and_takes_calls() {
+    for rival in Rival::ALL {
+        assert_eq!(Rule::named(rival.as_str()), Some(Rule::Rival(rival)));
+        assert!(Rule::NAMES.contains(&rival.as_str()) && !Rule::Rival(rival).is_product());
+        plays(&mut *rival.on(8, 300_000, &PrefillModel::QWEN3_8B_H100, 1), Generated::Chat, 700.0, 20);
     }
 }
 
