@@ -141,15 +141,22 @@ impl Rule {
         matches!(self, Self::Product(_))
     }
 
-    /// The rule before a fleet of `replicas` with `cache_tokens` each, that read as `prefill` says (for rules that are told
-    /// so; the product learns it); `seed` draws what it draws.
+    /// The rule before a fleet of `replicas` with `cache_tokens` each; `seed` draws what it draws. How fast a replica reads
+    /// and how many tokens a second it writes is for rules that are told so: the product learns it.
     #[must_use]
-    pub fn on(&self, replicas: usize, cache_tokens: u64, prefill: &PrefillModel, seed: u64) -> Box<dyn Chooser> {
+    pub fn on(
+        &self,
+        replicas: usize,
+        cache_tokens: u64,
+        prefill: &PrefillModel,
+        decode_tps: f64,
+        seed: u64,
+    ) -> Box<dyn Chooser> {
         match self {
             Self::Product(policy) => Box::new(Product::new(policy, replicas, cache_tokens, seed)),
             Self::StudyHash => Box::new(study_hash::StudyHash { replicas }),
             Self::StudyCacheAware => Box::new(StudyCacheAware::new(replicas)),
-            Self::Rival(rival) => rival.on(replicas, cache_tokens, prefill, seed),
+            Self::Rival(rival) => rival.on(replicas, cache_tokens, prefill, decode_tps, seed),
         }
     }
 }

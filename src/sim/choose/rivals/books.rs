@@ -1,7 +1,6 @@
 //! What rivals book of open calls: a call carries what was booked for it, so it is given back once.
 use crate::prefix::Placement;
 use crate::sim::choose::Placed;
-use crate::sim::engine::VirtualTime;
 
 /// What was booked for one call.
 #[derive(Debug, Default)]
@@ -14,8 +13,8 @@ pub(in crate::sim::choose) struct Booked {
     pub(super) placement: Option<Placement>,
     /// `preble`: seconds of prefill that it was counted with.
     pub(super) seconds: f64,
-    /// `preble`: when its first token came.
-    pub(super) first_token: Option<VirtualTime>,
+    /// `preble`: tokens of its answer.
+    pub(super) output_tokens: u32,
 }
 
 /// What is open on one replica.

@@ -9,8 +9,9 @@
 //! ⌈1.25 · (requests in flight anywhere + 1) ÷ replicas⌉
 //! ```
 //!
-//! 1.25 is KubeAI's default and the usual choice. As in the paper (and in HAProxy and Envoy) the bound is rounded up, so
-//! some replica always has room; KubeAI does not round and gives up on the bound where nobody is within it.
+//! 1.25 is KubeAI's default and the usual choice. As in the paper and in HAProxy the bound is rounded up, so some replica
+//! always has room, and while few are in flight one request is all that a replica may have. Envoy lets one more in; KubeAI
+//! does not round, and sends a key home where nobody is within the bound.
 //!
 //! The key is what an operator would hash: the session that the client names; else the header that a balancer could hash;
 //! else the prompt's first block that is not common to all calls. KubeAI hashes the first 100 characters by default, which

@@ -61,15 +61,21 @@ impl Rival {
         }
     }
 
-    /// The rule before a fleet of `replicas` with `cache_tokens` each, that read as `prefill` says; `seed` draws what it
-    /// draws.
+    /// The rule before a fleet; see [`super::Rule::on`].
     #[must_use]
-    pub fn on(self, replicas: usize, cache_tokens: u64, prefill: &PrefillModel, seed: u64) -> Box<dyn Chooser> {
+    pub fn on(
+        self,
+        replicas: usize,
+        cache_tokens: u64,
+        prefill: &PrefillModel,
+        decode_tps: f64,
+        seed: u64,
+    ) -> Box<dyn Chooser> {
         match self {
             Self::DynamoSum => Box::new(DynamoSum::new(replicas, seed)),
             Self::SglBalanced => Box::new(SglBalanced::new(replicas, seed)),
             Self::BoundedHash => Box::new(BoundedHash::new(replicas)),
-            Self::Preble => Box::new(Preble::new(replicas, cache_tokens, *prefill)),
+            Self::Preble => Box::new(Preble::new(replicas, cache_tokens, *prefill, decode_tps)),
             Self::Lmetric => Box::new(Lmetric::new(replicas)),
         }
     }

@@ -9,10 +9,10 @@
 //! 3. Rebalance, from the 50th call on: whoever would exploit the replica of the highest load goes to that of the lowest
 //!    instead while the one is at least 1.5 times the other.
 //!
-//! A replica's load is the seconds of prefill that it was given within H, and for each of those calls the mean seconds of
-//! decoding seen there within H. Seconds of prefill come from a regression that was made offline: here the replica's own
-//! model. What was placed counts as held at once, least recently used goes first, prompts only: its own tree, not the
-//! engines' events. Of equal loads the first in the fleet's order, as in its code.
+//! A replica's load is the seconds of prefill that it was given within H, and for each of those calls the seconds of
+//! decoding as many tokens as answers there had on average within H. Seconds come from regressions that were made offline:
+//! here the replica's own speeds. What was placed counts as held at once, least recently used goes first, prompts only: its
+//! own tree, not the engines' events. Of equal loads the first in the fleet's order, as in its code.
 //!
 //! Left out: the cost M of what has to be evicted for the call (its code leaves it out by default, `enable_eviction =
 //! False`; by the paper's hit rates it is a few percent of P); the preference for replicas that decode much, which the
@@ -45,25 +45,25 @@ struct Recent {
 }
 
 impl Recent {
-    fn add(&mut self, now: VirtualTime, seconds: f64) {
-        self.entries.push_back((now, seconds));
-        self.sum += seconds;
+    fn add(&mut self, now: VirtualTime, value: f64) {
+        self.entries.push_back((now, value));
+        self.sum += value;
     }
 
     /// Takes the last entry of this value back.
-    fn take_back(&mut self, seconds: f64) {
-        if let Some(at) = self.entries.iter().rposition(|entry| entry.1 == seconds) {
+    fn take_back(&mut self, value: f64) {
+        if let Some(at) = self.entries.iter().rposition(|entry| entry.1 == value) {
             self.entries.remove(at);
-            self.sum -= seconds;
+            self.sum -= value;
         }
     }
 
     fn forget(&mut self, now: VirtualTime) {
-        while let Some((at, seconds)) = self.entries.front().copied()
+        while let Some((at, value)) = self.entries.front().copied()
             && at + WINDOW < now
         {
             self.entries.pop_front();
-            self.sum -= seconds;
+            self.sum -= value;
         }
         if self.entries.is_empty() {
             // No rounding is left over.
@@ -76,25 +76,29 @@ impl Recent {
     }
 }
 
-/// What a replica was given within the window.
+/// What a replica did within the window.
 #[derive(Debug, Default)]
 struct History {
+    /// Seconds of prefill of each call that it was given.
     prefills: Recent,
-    decodes: Recent,
+    /// Tokens of each answer that has ended.
+    answers: Recent,
 }
 
 impl History {
-    /// L, in seconds.
-    fn load(&mut self, now: VirtualTime) -> f64 {
+    /// L, in seconds, where a token takes so many to decode.
+    fn load(&mut self, now: VirtualTime, token_seconds: f64) -> f64 {
         self.prefills.forget(now);
-        self.decodes.forget(now);
-        self.prefills.sum + self.prefills.entries.len() as f64 * self.decodes.mean()
+        self.answers.forget(now);
+        self.prefills.sum + self.prefills.entries.len() as f64 * self.answers.mean() * token_seconds
     }
 }
 
 #[derive(Debug)]
 pub(super) struct Preble {
     prefill: PrefillModel,
+    /// Seconds of a replica for each token that it decodes.
+    token_seconds: f64,
     tree: Index,
     slots: Vec<Slot>,
     depths: Vec<u32>,
@@ -104,16 +108,18 @@ pub(super) struct Preble {
 }
 
 impl Preble {
-    pub fn new(replicas: usize, cache_tokens: u64, prefill: PrefillModel) -> Self {
+    pub fn new(replicas: usize, cache_tokens: u64, prefill: PrefillModel, decode_tps: f64) -> Self {
         let mut tree = Index::new(TREE_BYTES);
         let slots = (0..replicas).map(|_| tree.add(cache_tokens as usize / BLOCK_TOKENS)).collect();
         let histories = (0..replicas).map(|_| History::default()).collect();
-        Self { prefill, tree, slots, depths: Vec::new(), histories, placed: 0, open: 0 }
+        let token_seconds = decode_tps.recip();
+        Self { prefill, token_seconds, tree, slots, depths: Vec::new(), histories, placed: 0, open: 0 }
     }
 
     /// The loads of all replicas.
     fn loads(&mut self, now: VirtualTime) -> Vec<f64> {
-        self.histories.iter_mut().map(|history| history.load(now)).collect()
+        let seconds = self.token_seconds;
+        self.histories.iter_mut().map(|history| history.load(now, seconds)).collect()
     }
 
     /// The replica, and why; `held` is what each holds of the call's prompt.
@@ -159,6 +165,7 @@ impl Chooser for Preble {
         let mut placed = Placed { expected: Some(held[replica]), ..Placed::plain(replica, reason) };
         placed.booked.placement = Some(self.tree.place(self.slots[replica], chain));
         placed.booked.seconds = seconds;
+        placed.booked.output_tokens = call.output_tokens;
         Ok(placed)
     }
 
@@ -166,8 +173,7 @@ impl Chooser for Preble {
         true
     }
 
-    fn first_token(&mut self, placed: &mut Placed, now: VirtualTime) {
-        placed.booked.first_token = Some(now);
+    fn first_token(&mut self, placed: &mut Placed, _: VirtualTime) {
         if let Some(placement) = &placed.booked.placement {
             self.tree.confirm(placement, &[]);
         }
@@ -175,10 +181,7 @@ impl Chooser for Preble {
 
     fn finished(&mut self, placed: Placed, now: VirtualTime) {
         self.open -= 1;
-        if let Some(began) = placed.booked.first_token {
-            let seconds = now.as_secs_f64() - began.as_secs_f64();
-            self.histories[placed.replica].decodes.add(now, seconds);
-        }
+        self.histories[placed.replica].answers.add(now, placed.booked.output_tokens.into());
         if let Some(placement) = placed.booked.placement {
             self.tree.finish(placement, &[]);
         }

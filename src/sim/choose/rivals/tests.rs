@@ -155,7 +155,7 @@ fn the_key_is_the_session_then_the_header_then_the_prompts_own_beginning() {
 #[test]
 fn preble_exploits_what_is_mostly_there_and_else_explores() {
     let model = PrefillModel::linear(1_000.0);
-    let mut rule = Preble::new(2, 100_000, model);
+    let mut rule = Preble::new(2, 100_000, model, f64::INFINITY);
     let first = place(&mut rule, &call(&[(1, 1_600)]), &[]);
     assert_eq!((first.replica, first.reason), (0, Reason::LeastLoad), "nothing is anywhere");
     // Half is there: to explore is 1.6 + 0.8 seconds against 0 + 1.6.
@@ -172,7 +172,7 @@ fn preble_exploits_what_is_mostly_there_and_else_explores() {
 
 #[test]
 fn preble_remembers_three_minutes() {
-    let mut rule = Preble::new(2, 100_000, PrefillModel::linear(1_000.0));
+    let mut rule = Preble::new(2, 100_000, PrefillModel::linear(1_000.0), f64::INFINITY);
     let shared = call(&[(1, 800), (2, 800)]);
     let first = place(&mut rule, &call(&[(1, 1_600)]), &[]);
     rule.finished(first, START);
@@ -185,22 +185,21 @@ fn preble_remembers_three_minutes() {
 }
 
 #[test]
-fn preble_counts_decoding_as_it_was_seen() {
-    let mut rule = Preble::new(2, 100_000, PrefillModel::linear(1_000.0));
-    let mut long = place(&mut rule, &call(&[(1, 160)]), &[]);
-    let mut short = place(&mut rule, &call(&[(2, 480)]), &[]);
+fn preble_counts_decoding_by_the_answers_that_it_saw() {
+    // 100 tokens a second.
+    let mut rule = Preble::new(2, 100_000, PrefillModel::linear(1_000.0), 100.0);
+    let long = place(&mut rule, &Call { output_tokens: 500, ..call(&[(1, 160)]) }, &[]);
+    let short = place(&mut rule, &Call { output_tokens: 100, ..call(&[(2, 480)]) }, &[]);
     assert_eq!((long.replica, short.replica), (0, 1));
     assert_eq!(probe(&mut rule, &call(&[(3, 160)]), &[]).0, 0, "0.16 against 0.48 seconds of prefill");
-    rule.first_token(&mut long, START);
-    rule.first_token(&mut short, START);
-    rule.finished(long, VirtualTime::from_secs_f64(5.0));
-    rule.finished(short, VirtualTime::from_secs_f64(1.0));
+    rule.finished(long, START);
+    rule.finished(short, START);
     assert_eq!(probe(&mut rule, &call(&[(3, 160)]), &[]).0, 1, "5.16 against 1.48 with what was decoded");
 }
 
 #[test]
 fn preble_redirects_from_the_heaviest_after_fifty_calls() {
-    let mut rule = Preble::new(2, 100_000, PrefillModel::linear(1_000.0));
+    let mut rule = Preble::new(2, 100_000, PrefillModel::linear(1_000.0), f64::INFINITY);
     let hot = call(&[(1, 1_600)]);
     let open: Vec<_> = (0..51).map(|_| place(&mut rule, &hot, &[])).collect();
     assert!(open[..50].iter().all(|placed| placed.replica == 0));
@@ -229,7 +228,7 @@ fn every_rival_plays_to_the_end_with_its_books_at_zero() {
         plays(&mut sglang, workload, rate, 500);
         let mut hash = BoundedHash::new(8);
         plays(&mut hash, workload, rate, 500);
-        let mut preble = Preble::new(8, 300_000, PrefillModel::QWEN3_8B_H100);
+        let mut preble = Preble::new(8, 300_000, PrefillModel::QWEN3_8B_H100, 20_000.0);
         plays(&mut preble, workload, rate, 500);
         let mut lmetric = Lmetric::new(8);
         plays(&mut lmetric, workload, rate, 500);
@@ -243,7 +242,8 @@ fn a_rival_is_found_by_its_name_and_takes_calls() {
     for rival in Rival::ALL {
         assert_eq!(Rule::named(rival.as_str()), Some(Rule::Rival(rival)));
         assert!(Rule::NAMES.contains(&rival.as_str()) && !Rule::Rival(rival).is_product());
-        plays(&mut *rival.on(8, 300_000, &PrefillModel::QWEN3_8B_H100, 1), Generated::Chat, 700.0, 20);
+        let mut chooser = rival.on(8, 300_000, &PrefillModel::QWEN3_8B_H100, 20_000.0, 1);
+        plays(&mut *chooser, Generated::Chat, 700.0, 20);
     }
 }
 
@@ -252,7 +252,7 @@ fn what_no_replica_takes_leaves_nothing_booked() {
     let tiny = Replicas { cache_tokens: 1_600, ..replicas() };
     let calls = || Source::closed(Generated::Documents.stream(1).take(20), 4);
     let mut dynamo = DynamoSum::new(8, 1);
-    let mut preble = Preble::new(8, 1_600, PrefillModel::QWEN3_8B_H100);
+    let mut preble = Preble::new(8, 1_600, PrefillModel::QWEN3_8B_H100, f64::INFINITY);
     for chooser in [&mut dynamo as &mut dyn Chooser, &mut preble] {
         assert_eq!(play(calls(), &tiny, chooser, &|_| {}).expect("replicas are there").refused, 20);
     }
