@@ -1,7 +1,7 @@
 //! `preble`: exploit or explore (E2), the global scheduler of Preble.
 //!
 //! Source: Srivatsa, He, Abhyankar, Li, Zhang, "Preble: Efficient Distributed Prompt Scheduling for LLM Serving", ICLR 2025,
-//! arXiv 2407.00023, and its code (WukLab/preble, `global_scheduler_with_time.py`, 2024). With C the longest prefix of a
+//! arXiv 2407.00023, and its code (WukLab/preble, `global_scheduler_with_time.py`). With C the longest prefix of a
 //! prompt of n tokens that any replica was given, and H three minutes:
 //!
 //! 1. Exploit if C > n − C: of the replicas with C, the one of the lowest load.
@@ -15,7 +15,7 @@
 //! own tree, not the engines' events. Of equal loads the first in the fleet's order, as in its code.
 //!
 //! Left out: the cost M of what has to be evicted for the call (its code leaves it out by default, `enable_eviction =
-//! False`; by the paper's hit rates it is a few percent of P); the preference for replicas that decode much, which the
+//! False`; the paper weighs it by hit rates, which makes it small beside the load of minutes); the preference for replicas that decode much, which the
 //! paper gives no threshold for; and the trigger of replication by doubled waiting, since what is rebalanced is computed
 //! where it goes and is then held in both places. The local scheduler's order of the queue is the engine's business.
 use std::collections::VecDeque;
@@ -30,7 +30,7 @@ use crate::sim::prefill::PrefillModel;
 
 /// H.
 const WINDOW: Duration = Duration::from_secs(180);
-/// Highest load ÷ lowest at which calls are redirected (`HIGH_LOAD_THRESHOLD`; the paper's Th_bal).
+/// Highest load ÷ lowest at which calls are redirected: the paper's Th_bal, `HIGH_LOAD_THRESHOLD` where its code rebalances.
 const REBALANCE_RATIO: f64 = 1.5;
 /// Calls before which nothing is redirected.
 const REBALANCE_AFTER: u64 = 50;

@@ -1,6 +1,6 @@
 //! `sgl_balanced`: SGLang's router, `--policy cache_aware --affinity-mode balanced`.
 //!
-//! Source: sgl-router, the router that SGLang publishes since 2026 (its document "Routing policies" of autumn 2026 and
+//! Source: sgl-router, SGLang's router of 2026 (`experimental/sgl-router`: its document "Routing policies", and
 //! `policies_reorg`). With the default options:
 //!
 //! 1. Owners are the replicas that hold at least 1,024 leading tokens of the prompt. The best, A, has the fewest tokens to
@@ -15,10 +15,10 @@
 //! prompt that is being computed, and never lags. Load that ranks is those tokens, then requests in flight, without the
 //! engines' estimates in milliseconds.
 //!
-//! The name could also mean the older `cache_aware` of SGLang's model gateway (sglang-router 0.3, also SMG's and vLLM's
-//! router): approximate trees of text, the best match if it is more than 0.3 of the prompt and else the smallest tree (the
-//! least loaded since late 2025), unless the busiest has more than 64 requests over the idlest and more than 1.5 times as
-//! many, which turns to the least loaded for everybody. Its mode has no name; `balanced` is sgl-router's word.
+//! Not meant is the older `cache_aware` of SGLang's model gateway (sglang-router 0.3; vLLM's router has the same):
+//! approximate trees of text, the best match if it is more than 0.3 of the prompt and else the smallest tree (in later
+//! versions the least loaded), unless the busiest has more than 64 requests over the idlest and more than 1.5 times as many,
+//! which sends everybody to the least loaded. `balanced` is sgl-router's word.
 use fastrand::Rng;
 
 use super::books::Books;
