@@ -15,9 +15,10 @@
 //! own tree, not the engines' events. Of equal loads the first in the fleet's order, as in its code.
 //!
 //! Left out: the cost M of what has to be evicted for the call (its code leaves it out by default, `enable_eviction =
-//! False`; the paper weighs it by hit rates, which makes it small beside the load of minutes); the preference for replicas that decode much, which the
-//! paper gives no threshold for; and the trigger of replication by doubled waiting, since what is rebalanced is computed
-//! where it goes and is then held in both places. The local scheduler's order of the queue is the engine's business.
+//! False`; the paper weighs it by hit rates, which makes it small beside the load of minutes); the preference for replicas
+//! that decode much, which the paper gives no threshold for; and the trigger of replication by doubled waiting, since what
+//! is rebalanced is computed where it goes and is then held in both places. The local scheduler's order of the queue is the
+//! engine's business.
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -30,7 +31,8 @@ use crate::sim::prefill::PrefillModel;
 
 /// H.
 const WINDOW: Duration = Duration::from_secs(180);
-/// Highest load ÷ lowest at which calls are redirected: the paper's Th_bal, `HIGH_LOAD_THRESHOLD` where its code rebalances.
+/// Highest load ÷ lowest at which calls are redirected: the paper's Th_bal, `HIGH_LOAD_THRESHOLD` where its code
+/// rebalances.
 const REBALANCE_RATIO: f64 = 1.5;
 /// Calls before which nothing is redirected.
 const REBALANCE_AFTER: u64 = 50;
