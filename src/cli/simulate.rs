@@ -92,8 +92,16 @@ Workloads:
              waits for the answer before it and then thinks, at most 60 s
 
 Policies: round_robin, random, least_load, power_of_two, session_sticky,
-  header_hash and cache_aware as serve has them, with their defaults; study_hash
-  and study_cache_aware are the published study's, for comparison.
+  header_hash and cache_aware as serve has them, with their defaults. For
+  comparison: study_hash and study_cache_aware are the published study's, and
+  these are other people's, with theirs:
+    dynamo_sum    NVIDIA Dynamo: prefill blocks to compute + blocks in use
+    sgl_balanced  SGLang's router: the best holder, unless its load is more than
+                  twice and 1,024 tokens above that of another, drawn at random
+    bounded_hash  consistent hashing, at most 1.25 times the mean in flight
+    preble        exploit what is mostly cached, else explore by the load of the
+                  last three minutes
+    lmetric       prefill tokens to compute × requests in flight
 
 Arrivals:
   closed        one request at a time: no queue forms, as in the study

@@ -1,18 +1,22 @@
 //! Who places a call: one interface for the product's policies and for rules that exist to be compared with.
 //!
-//! `product` asks the very routing core that serves. The `study_*` rules are the published study's, `simulate` only.
-//! A rule joins by a file here and a line in [`Rule`].
+//! `product` asks the very routing core that serves. The `study_*` rules are the published study's and the `rivals` other
+//! people's, `simulate` only. A rule joins by a file here and a line in [`Rule`] or [`Rival`].
 mod md5;
 mod product;
+mod rivals;
 mod study_cache_aware;
 mod study_hash;
 
 use product::Product;
 pub use product::session_name;
+use rivals::Booked;
+pub use rivals::Rival;
 use study_cache_aware::StudyCacheAware;
 
 use super::call::Call;
 use super::engine::VirtualTime;
+use super::prefill::PrefillModel;
 use crate::config::{Affinity, CacheAware, LeastCost, Policy};
 use crate::routing::{Expectation, Leg, Reason};
 
@@ -34,11 +38,12 @@ pub struct Placed {
     pub expected: Option<u32>,
     leg: Option<Leg>,
     expectation: Option<Expectation>,
+    booked: Booked,
 }
 
 impl Placed {
     fn plain(replica: usize, reason: Reason) -> Self {
-        Self { replica, reason, expected: None, leg: None, expectation: None }
+        Self { replica, reason, expected: None, leg: None, expectation: None, booked: Booked::default() }
     }
 }
 
@@ -76,10 +81,12 @@ pub enum Rule {
     StudyHash,
     /// The longest holder within bounds of load, as the study has it.
     StudyCacheAware,
+    /// Of another project or paper.
+    Rival(Rival),
 }
 
 impl Rule {
-    /// All names: the product's first.
+    /// All names: the product's first, the rivals' last.
     pub const NAMES: &'static [&'static str] = &[
         "round_robin",
         "random",
@@ -91,6 +98,11 @@ impl Rule {
         "least_cost",
         "study_hash",
         "study_cache_aware",
+        "dynamo_sum",
+        "sgl_balanced",
+        "bounded_hash",
+        "preble",
+        "lmetric",
     ];
 
     /// The rule of this name, with its defaults.
@@ -110,7 +122,7 @@ impl Rule {
             "least_cost" => Policy::LeastCost(LeastCost::default()),
             "study_hash" => return Some(Self::StudyHash),
             "study_cache_aware" => return Some(Self::StudyCacheAware),
-            _ => return None,
+            _ => return Rival::named(name).map(Self::Rival),
         }))
     }
 
@@ -121,6 +133,7 @@ impl Rule {
             Self::Product(policy) => policy.as_str(),
             Self::StudyHash => "study_hash",
             Self::StudyCacheAware => "study_cache_aware",
+            Self::Rival(rival) => rival.as_str(),
         }
     }
 
@@ -130,13 +143,22 @@ impl Rule {
         matches!(self, Self::Product(_))
     }
 
-    /// The rule before a fleet of `replicas` with `cache_tokens` each; `seed` draws what it draws.
+    /// The rule before a fleet of `replicas` with `cache_tokens` each; `seed` draws what it draws. How fast a replica reads
+    /// and how many tokens a second it writes is for rules that are told so: the product learns it.
     #[must_use]
-    pub fn on(&self, replicas: usize, cache_tokens: u64, seed: u64) -> Box<dyn Chooser> {
+    pub fn on(
+        &self,
+        replicas: usize,
+        cache_tokens: u64,
+        prefill: &PrefillModel,
+        decode_tps: f64,
+        seed: u64,
+    ) -> Box<dyn Chooser> {
         match self {
             Self::Product(policy) => Box::new(Product::new(policy, replicas, cache_tokens, seed)),
             Self::StudyHash => Box::new(study_hash::StudyHash { replicas }),
             Self::StudyCacheAware => Box::new(StudyCacheAware::new(replicas)),
+            Self::Rival(rival) => rival.on(replicas, cache_tokens, prefill, decode_tps, seed),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{Chooser, Holdings, Placed};
+use super::{Booked, Chooser, Holdings, Placed};
 use crate::api;
 use crate::config::{Policy, Prefill, Session};
 use crate::routing::{Member, Prompt, Refusal, Request, Router, SessionKey, Settings, State, Status, Tick};
@@ -94,6 +94,7 @@ impl Chooser for Product {
             expected: plan.expectation.is_some().then_some(plan.matched),
             leg: Some(plan.leg),
             expectation: plan.expectation,
+            booked: Booked::default(),
         })
     }
 
