@@ -318,7 +318,7 @@ impl Engine {
         *done += *chunk;
         let full = (*done / self.options.block_size).min(request.blocks.len() as u32);
         let fresh = lease.depth().min(full) as usize..full as usize;
-        self.cache.extend(lease, request.blocks[fresh].iter().copied());
+        self.cache.extend(lease, &request.blocks[fresh]);
         if *done < request.prompt_tokens {
             *chunk = (request.prompt_tokens - *done).min(self.options.chunk_tokens);
             let seconds = request.prefill_factor * chunk_seconds(&self.options, *done, *chunk);
@@ -368,22 +368,17 @@ impl Engine {
     fn keep_and_release(&mut self, mut lease: Lease, request: &Request, generated: u32) {
         // The last token generated was never an input, so its key and value were never computed (vLLM: the same).
         let computed = u64::from(request.prompt_tokens) + u64::from(generated.saturating_sub(1));
-        let full = (computed / u64::from(self.options.block_size)) as u32;
-        let from = lease.depth();
-        let mut parent = match from.checked_sub(1) {
-            Some(last) => request.blocks.get(last as usize).copied().unwrap_or_default(),
-            None => 0,
-        };
-        let hashes = (from..full).map(|depth| {
-            parent = match request.blocks.get(depth as usize) {
-                Some(hash) => *hash,
-                None => derived_hash(parent, depth),
-            };
-            parent
-        });
+        let full = (computed / u64::from(self.options.block_size)) as usize;
+        let known = request.blocks.len();
         // A prompt shorter than a block has no hash that could tell its derived blocks from another's.
-        if !request.blocks.is_empty() {
-            self.cache.extend(&mut lease, hashes);
+        if let Some(&(mut parent)) = request.blocks.last() {
+            let derived = (known..full).map(|depth| {
+                parent = derived_hash(parent, depth as u32);
+                parent
+            });
+            let told = request.blocks.get(lease.depth() as usize..known.min(full)).unwrap_or_default();
+            let hashes: Vec<u64> = told.iter().copied().chain(derived).collect();
+            self.cache.extend(&mut lease, &hashes);
         }
         self.cache.release(lease);
     }
