@@ -142,7 +142,7 @@ fn arguments_that_make_no_sense_are_refused_with_what_would() {
         (&["--workload", "chat", "--prefill-model", "qwen"], "qwen3-8b-h100"),
         (&["--workload", "chat", "--cache-model", "study", "--arrivals", "poisson:3"], "--cache-model blocks"),
         (&["--workload", "chat", "--speed", "0"], "above 0"),
-        (&["--workload", "drifts"], "did you mean `drifting`"),
+        (&["--workload", "driftin"], "did you mean `drifting`"),
         (&["--workload", "chat", "--noise", "-0.1"], "from 0 (no noise) to 3"),
         (&["--workload", "chat", "--noise", "nan"], "from 0 (no noise) to 3"),
         (&["--workload", "chat", "--believed-cache", "0"], "30 % too little"),
