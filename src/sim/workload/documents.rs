@@ -57,7 +57,8 @@ impl Iterator for Documents {
     type Item = Call;
 
     fn next(&mut self) -> Option<Call> {
-        if let Some(drift) = self.drift.as_mut().filter(|_| self.asked > 0 && self.asked % SWAP_EVERY == 0) {
+        let due = self.asked > 0 && self.asked.is_multiple_of(SWAP_EVERY);
+        if let Some(drift) = self.drift.as_mut().filter(|_| due) {
             self.ranks.swap(drift.usize(..DOCUMENTS), drift.usize(..DOCUMENTS));
         }
         let key = self.ranks[self.popularity.rank(self.rng.f64())];
