@@ -48,6 +48,49 @@ fn json_has_a_row_for_each_policy_on_each_number_of_replicas() {
 }
 
 #[test]
+fn rows_say_under_which_conditions_they_came_about() {
+    let args = ["--workload", "drifting", "--policy", "cache_aware", "--requests", "200", "--seed", "4"];
+    let plain = rows(&args).remove(0);
+    for (field, value) in [
+        ("arrivals", Value::from("closed")),
+        ("speed", 1.0.into()),
+        ("cache_model", "blocks".into()),
+        ("cache_tokens", 300_000.into()),
+        ("believed_cache", 1.0.into()),
+        ("decode_tps", Value::Null),
+        ("noise", 0.0.into()),
+        ("seed", 4.into()),
+        ("seeds", 1.into()),
+    ] {
+        assert_eq!(plain[field], value, "{field}");
+    }
+    let harsh = [
+        "--arrivals",
+        "poisson:2.5",
+        "--believed-cache",
+        "0.7",
+        "--noise",
+        "0.4",
+        "--decode-tps",
+        "2500",
+        "--seeds",
+        "2",
+    ];
+    let harsh = rows(&[&args[..], &harsh].concat()).remove(0);
+    for (field, value) in [
+        ("arrivals", Value::from("poisson:2.5")),
+        ("believed_cache", 0.7.into()),
+        ("decode_tps", 2_500.0.into()),
+        ("noise", 0.4.into()),
+        ("seeds", 2.into()),
+    ] {
+        assert_eq!(harsh[field], value, "{field}");
+    }
+    let fields = |row: &Value| row.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    assert_eq!(fields(&plain), fields(&harsh), "so that rows of both fit into one table");
+}
+
+#[test]
 fn the_same_command_prints_the_same() {
     let args = ["--workload", "documents", "--arrivals", "poisson:20", "--requests", "300", "--seeds", "2", "--format"];
     let print = |format| {
@@ -99,6 +142,14 @@ fn arguments_that_make_no_sense_are_refused_with_what_would() {
         (&["--workload", "chat", "--prefill-model", "qwen"], "qwen3-8b-h100"),
         (&["--workload", "chat", "--cache-model", "study", "--arrivals", "poisson:3"], "--cache-model blocks"),
         (&["--workload", "chat", "--speed", "0"], "above 0"),
+        (&["--workload", "driftin"], "did you mean `drifting`"),
+        (&["--workload", "chat", "--noise", "-0.1"], "from 0 (no noise) to 3"),
+        (&["--workload", "chat", "--noise", "nan"], "from 0 (no noise) to 3"),
+        (&["--workload", "chat", "--believed-cache", "0"], "30 % too little"),
+        (&["--workload", "chat", "--believed-cache", "-30%"], "30 % too little"),
+        (&["--workload", "chat", "--believed-cache", "1e-9"], "a block of 16"),
+        (&["--workload", "chat", "--cache-model", "study", "--noise", "0.3"], "--cache-model blocks"),
+        (&["--study", "--noise", "0.3"], "--noise"),
         (&["--workload", "chat", "--price-per-hour=-1"], "dollars"),
         (&["--study", "--seeds", "3"], "--seeds"),
     ] {

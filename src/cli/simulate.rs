@@ -25,7 +25,7 @@ use crate::sim::workload::Generated;
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = HELP)]
 pub struct Args {
-    /// chat, documents, or a recorded trace: a file (see below)
+    /// chat, documents, drifting, agents, or a recorded trace: a file (see below)
     #[arg(long, value_name = "NAME|FILE", value_parser = workload, required_unless_present = "study")]
     workload: Option<Workload>,
     /// Policies to compare, by commas [default: the product's]
@@ -37,6 +37,9 @@ pub struct Args {
     /// Tokens of KV cache that a replica keeps
     #[arg(long, value_name = "N", default_value_t = 300_000, value_parser = clap::value_parser!(u64).range(16..))]
     cache_tokens: u64,
+    /// What policies take that for, as a multiple of it: 0.7 is 30 % too little, 1.5 half too much
+    #[arg(long, value_name = "X", default_value_t = 1.0, allow_hyphen_values = true, value_parser = multiple)]
+    believed_cache: f64,
     /// What a cache is
     #[arg(long, value_enum, default_value_t = Model::Blocks)]
     cache_model: Model,
@@ -46,6 +49,9 @@ pub struct Args {
     /// Tokens a second that a replica writes, for all its requests together; 0: at once
     #[arg(long, value_name = "N", default_value_t = 0)]
     decode_tps: u32,
+    /// Prefill times scatter about the model's: this is the standard deviation of their logarithm
+    #[arg(long, value_name = "SIGMA", default_value_t = 0.0, allow_hyphen_values = true, value_parser = noise)]
+    noise: f64,
     /// Dollars for an hour of a replica
     #[arg(long, value_name = "USD", default_value_t = study::PRICE_PER_HOUR, value_parser = price)]
     price_per_hour: f64,
@@ -61,15 +67,15 @@ pub struct Args {
     /// Print the mean of so many seeds, from --seed on
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000))]
     seeds: u64,
-    /// Requests of a run [default: 40,000 of chat, 60,000 of documents, all of a trace]
+    /// Requests of a run [default: 40,000 of conversations, 60,000 about documents, all of a trace]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     requests: Option<u64>,
     /// How the result is printed
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
     /// Print every figure of the published study beside ours, and the product's policies on the same calls
-    #[arg(long, conflicts_with_all = ["workload", "policies", "replicas", "cache_tokens", "cache_model", "prefill_model",
-        "decode_tps", "price_per_hour", "arrivals", "speed", "seed", "seeds", "requests"])]
+    #[arg(long, conflicts_with_all = ["workload", "policies", "replicas", "cache_tokens", "believed_cache", "cache_model",
+        "prefill_model", "decode_tps", "noise", "price_per_hour", "arrivals", "speed", "seed", "seeds", "requests"])]
     study: bool,
 }
 
@@ -87,6 +93,10 @@ Workloads:
   chat       200 live conversations of 12 turns; a system prompt of 2,000 tokens
              that all share; 200 tokens a message, 400 an answer
   documents  questions about 300 documents of 16,000 tokens, by Zipf's law
+  drifting   the same, and what is popular changes: two documents change ranks
+             every 133 requests, each document once in 20,000 on average
+  agents     200 live sessions of 30 turns; each of 8 kinds of agents shares
+             6,000 tokens of tools; 300 tokens a tool's result, 100 a call
   FILE       Mooncake's JSONL (timestamp, input_length, output_length, hash_ids),
              or agents' sessions as JSON, also in a .tar.gz; a session's request
              waits for the answer before it and then thinks, at most 60 s
@@ -117,6 +127,14 @@ The columns:
   TTFT          from a request's coming to its first token
   $ per 1M      mean prefill seconds × the price
   floors        the least that any policy could compute
+
+Less than ideal conditions, in each of which a policy should still be good:
+  --noise 0.5           a prefill takes exp(0.5·z − 0.125) times what the model
+                        says, z normal, so 1 on average; the same for a request
+                        whatever the policy. Skew and cost are of the time taken
+  --believed-cache 0.7  policies take caches to be smaller than they are
+  --decode-tps 2500     answers take time, and slow down while a prompt is read
+  --workload drifting
 
 Examples:
   warmroute simulate --workload chat --policy round_robin,session_sticky --replicas 1,2,4,8
@@ -161,6 +179,20 @@ fn price(word: &str) -> Result<f64, String> {
     }
 }
 
+fn multiple(word: &str) -> Result<f64, String> {
+    match word.parse::<f64>() {
+        Ok(multiple) if multiple > 0.0 && multiple <= 1_000.0 => Ok(multiple),
+        _ => Err("give a multiple above 0 of --cache-tokens, such as 0.7 (30 % too little) or 1.5".to_owned()),
+    }
+}
+
+fn noise(word: &str) -> Result<f64, String> {
+    match word.parse::<f64>() {
+        Ok(sigma) if (0.0..=3.0).contains(&sigma) => Ok(sigma),
+        _ => Err("give a standard deviation from 0 (no noise) to 3, such as 0.5".to_owned()),
+    }
+}
+
 fn speed(word: &str) -> Result<f64, String> {
     match word.parse::<f64>() {
         Ok(speed) if speed.is_finite() && speed > 0.0 => Ok(speed),
@@ -182,7 +214,8 @@ pub fn run(args: Args) -> ExitCode {
     };
     match result {
         Ok(text) => {
-            eprintln!("simulated in {:.1} s", started.elapsed().as_secs_f64());
+            let memory = most_memory().map_or_else(String::new, |mb| format!(", {mb} MB of memory"));
+            eprintln!("simulated in {:.1} s{memory}", started.elapsed().as_secs_f64());
             super::print(&text)
         }
         Err(error) => {
@@ -192,8 +225,16 @@ pub fn run(args: Args) -> ExitCode {
     }
 }
 
+/// The most memory that this process had at once, in MB, where the system tells it (Linux).
+fn most_memory() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: u64 = peak.split_whitespace().next()?.parse().ok()?;
+    Some(kib * 1_024 / 1_000_000)
+}
+
 fn compare(args: Args) -> Result<String, String> {
-    let Args { format, price_per_hour, seeds, .. } = args;
+    let Args { format, price_per_hour, .. } = args;
     let setup = setup(args)?;
     setup.check()?;
     if let Workload::Recorded(trace) = &setup.workload
@@ -204,8 +245,7 @@ fn compare(args: Args) -> Result<String, String> {
     let progress = Progress::new(setup.calls_in_all());
     let rows = setup.run(&|calls| progress.more(calls));
     progress.end();
-    let name = setup.workload.name();
-    let lines: Vec<_> = rows?.iter().map(|row| Line::new(name, row, price_per_hour, seeds)).collect();
+    let lines: Vec<_> = rows?.iter().map(|row| Line::new(&setup, row, price_per_hour)).collect();
     let mut text = report::print(&lines, format);
     if format == Format::Table && setup.arrivals == Arrivals::Closed(1) {
         text += "One request at a time, so nobody waits: see --arrivals for times under load.\n";
@@ -225,12 +265,14 @@ fn setup(args: Args) -> Result<Setup, String> {
         rules: if args.policies.is_empty() { product.collect() } else { args.policies },
         replicas: args.replicas,
         cache_tokens: args.cache_tokens,
+        believed_cache: args.believed_cache,
         cache: match args.cache_model {
             Model::Study => CacheModel::Study,
             Model::Blocks => CacheModel::Blocks,
         },
         prefill: args.prefill_model,
         decode_tps: if args.decode_tps == 0 { f64::INFINITY } else { args.decode_tps.into() },
+        noise: args.noise,
         arrivals: args.arrivals.unwrap_or(arrivals),
         speed: args.speed,
         seed: args.seed,

@@ -13,6 +13,8 @@ pub struct Segment {
 /// One request.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Call {
+    /// Tells it from the workload's other calls: what is drawn for it is the same whoever places it, and when.
+    pub number: u64,
     /// What it belongs to: the number of its conversation, document or session.
     pub key: u64,
     /// The session that its client names, if it does.

@@ -10,10 +10,12 @@ use super::call::{Call, mix};
 use super::choose::Rule;
 use super::engine::VirtualTime;
 use super::floors::{Floors, floors};
+use super::noise::Noise;
 use super::prefill::PrefillModel;
 use super::replay::{Arrivals, Outcome, Replicas, Session, Source, play, play_study};
 use super::trace::{Calls, Trace};
 use super::workload::Generated;
+use crate::prefix::BLOCK_TOKENS;
 
 /// A trace of sessions begins one in so many seconds on average, unless told otherwise.
 const SESSION_GAP: f64 = 60.0;
@@ -47,6 +49,17 @@ pub enum CacheModel {
     Blocks,
 }
 
+impl CacheModel {
+    /// Its name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Study => "study",
+            Self::Blocks => "blocks",
+        }
+    }
+}
+
 /// What is to be compared.
 #[derive(Debug, Clone)]
 pub struct Setup {
@@ -58,12 +71,16 @@ pub struct Setup {
     pub replicas: Vec<usize>,
     /// Tokens of KV cache of each replica.
     pub cache_tokens: u64,
+    /// What policies take that for, as a multiple of it; what a replica keeps stays [`Self::cache_tokens`].
+    pub believed_cache: f64,
     /// What that cache is.
     pub cache: CacheModel,
     /// How fast replicas read…
     pub prefill: PrefillModel,
     /// …and write, in tokens a second of all sequences together; infinite: at no cost.
     pub decode_tps: f64,
+    /// How much prefills scatter about that: see [`Noise::sigma`].
+    pub noise: f64,
     /// When calls begin.
     pub arrivals: Arrivals,
     /// A trace is played so many times as fast as it was recorded.
@@ -110,6 +127,20 @@ impl Setup {
                             blocks"
                     .into());
             }
+            if self.noise != 0.0 || self.decode_tps.is_finite() {
+                return Err(
+                    "the study's cache model knows no time, so --noise and --decode-tps say nothing to it: leave \
+                            them out, or use --cache-model blocks"
+                        .into(),
+                );
+            }
+        }
+        if self.believed_cache_tokens() < BLOCK_TOKENS as u64 {
+            return Err(format!(
+                "{} times {} tokens is less than a block of {BLOCK_TOKENS}: give a larger --believed-cache or \
+                 --cache-tokens",
+                self.believed_cache, self.cache_tokens
+            ));
         }
         if let Workload::Generated(workload) = &self.workload {
             if self.arrivals == Arrivals::Trace {
@@ -186,14 +217,24 @@ impl Setup {
     }
 
     fn play(&self, rule: &Rule, count: usize, seed: u64, ticks: &dyn Fn(u64)) -> Result<Outcome, String> {
-        let mut chooser = rule.on(count, self.cache_tokens, &self.prefill, self.decode_tps, seed);
+let mut chooser = rule.on(count, self.believed_cache_tokens(), &self.prefill, self.decode_tps, seed);
         if self.cache == CacheModel::Study {
             let calls = self.in_order(seed);
             return play_study(calls, count, self.cache_tokens, &self.prefill, chooser.as_mut(), ticks);
         }
-        let replicas =
-            Replicas { count, cache_tokens: self.cache_tokens, prefill: self.prefill, decode_tps: self.decode_tps };
+        let replicas = Replicas {
+            count,
+            cache_tokens: self.cache_tokens,
+            prefill: self.prefill,
+            decode_tps: self.decode_tps,
+            noise: Noise { sigma: self.noise, seed },
+        };
         play(self.source(seed), &replicas, chooser.as_mut(), ticks)
+    }
+
+    /// Tokens of KV cache that policies are told a replica keeps.
+    fn believed_cache_tokens(&self) -> u64 {
+        (self.cache_tokens as f64 * self.believed_cache).round() as u64
     }
 
     /// The calls, in the order in which they would come if every answer took no time.

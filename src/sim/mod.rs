@@ -10,6 +10,7 @@ pub mod engine;
 pub mod floors;
 pub mod grid;
 pub mod mock;
+pub mod noise;
 pub mod prefill;
 pub mod replay;
 pub mod report;

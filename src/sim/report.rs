@@ -3,7 +3,7 @@
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
-use super::grid::Row;
+use super::grid::{Row, Setup};
 
 /// How results are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -16,6 +16,47 @@ pub enum Format {
     Csv,
 }
 
+/// Under which conditions a row came about, so that the rows of several runs may stand in one table.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Conditions {
+    /// When requests came, as `--arrivals` has it.
+    pub arrivals: String,
+    /// How many times as fast as recorded.
+    pub speed: f64,
+    /// What a cache was.
+    pub cache_model: &'static str,
+    /// Tokens of KV cache that a replica kept.
+    pub cache_tokens: u64,
+    /// What policies took that for, as a multiple of it.
+    pub believed_cache: f64,
+    /// Tokens a second that a replica wrote; none: at once.
+    pub decode_tps: Option<f64>,
+    /// Standard deviation of the logarithm of prefill times about the model's.
+    pub noise: f64,
+    /// The first seed.
+    pub seed: u64,
+    /// Seeds that the figures are the mean of.
+    pub seeds: u64,
+}
+
+impl Conditions {
+    /// Those of a setup.
+    #[must_use]
+    pub fn of(setup: &Setup) -> Self {
+        Self {
+            arrivals: setup.arrivals.to_string(),
+            speed: setup.speed,
+            cache_model: setup.cache.as_str(),
+            cache_tokens: setup.cache_tokens,
+            believed_cache: setup.believed_cache,
+            decode_tps: Some(setup.decode_tps).filter(|tps| tps.is_finite()),
+            noise: setup.noise,
+            seed: setup.seed,
+            seeds: setup.seeds,
+        }
+    }
+}
+
 /// One row as it is printed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Line {
@@ -25,6 +66,9 @@ pub struct Line {
     pub policy: &'static str,
     /// Replicas.
     pub replicas: usize,
+    /// What was so for all rows of the run.
+    #[serde(flatten)]
+    pub conditions: Conditions,
     /// Prompt tokens computed, of all, in percent.
     pub recompute_pct: f64,
     /// Requests of the busiest replica ÷ mean.
@@ -51,19 +95,18 @@ pub struct Line {
     pub requests: u64,
     /// Requests longer than a whole cache.
     pub refused: u64,
-    /// Seeds that the figures are the mean of.
-    pub seeds: u64,
 }
 
 impl Line {
-    /// Of a result; a replica costs so many dollars an hour.
+    /// Of a setup's result; a replica costs so many dollars an hour.
     #[must_use]
-    pub fn new(workload: &str, row: &Row, price_per_hour: f64, seeds: u64) -> Self {
+    pub fn new(setup: &Setup, row: &Row, price_per_hour: f64) -> Self {
         let outcome = &row.outcome;
         Self {
-            workload: workload.to_owned(),
+            workload: setup.workload.name().to_owned(),
             policy: row.rule.as_str(),
             replicas: row.replicas,
+            conditions: Conditions::of(setup),
             recompute_pct: round(100.0 * outcome.recompute, 3),
             skew_requests: round(outcome.skew_requests, 3),
             skew_seconds: round(outcome.skew_seconds, 3),
@@ -77,7 +120,6 @@ impl Line {
             overpredicted_pct: round(100.0 * outcome.overpredicted, 3),
             requests: outcome.requests,
             refused: outcome.refused,
-            seeds,
         }
     }
 }

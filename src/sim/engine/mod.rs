@@ -3,7 +3,8 @@
 //! Pure: no I/O, no clock, no randomness; the same calls give the same events. The simulator and the mock server run it.
 //!
 //! The model: one GPU. A FIFO prefill queue, one prompt at a time in chunks, at `prefill_tps` uncached tokens a second
-//! (and, where set, an overhead for each and attention's part, which grows with what stands before).
+//! (and, where set, an overhead for each and attention's part, which grows with what stands before; a request may be
+//! slower or faster by a factor of its own).
 //! All sequences behind their first token share `decode_tps` evenly (each at most `sequence_tps`); while a prompt is
 //! prefilled they get `decode_share` of it. The first token comes with the end of prefill. A request reserves its
 //! blocks, prompt and output, when its prefill begins, and waits at the queue's head until they can be had: no
@@ -118,6 +119,7 @@ impl Engine {
     /// way is kept for the next `advance`.
     pub fn submit(&mut self, now: VirtualTime, mut request: Request) -> Result<RequestId, TooLarge> {
         request.prompt_tokens = request.prompt_tokens.max(1);
+        request.prefill_factor = request.prefill_factor.max(0.0);
         let blocks = self.blocks_needed(&request);
         if blocks > u64::from(self.cache.capacity()) {
             return Err(TooLarge {
@@ -293,7 +295,8 @@ impl Engine {
             self.stats.prompt_tokens += u64::from(prompt);
             self.stats.cached_tokens += u64::from(cached);
             let chunk = (prompt - cached).min(self.options.chunk_tokens);
-            let chunk_end = self.after(self.options.prefill_overhead + chunk_seconds(&self.options, cached, chunk));
+            let seconds = self.options.prefill_overhead + chunk_seconds(&self.options, cached, chunk);
+            let chunk_end = self.after(request.prefill_factor * seconds);
             let phase = Phase::Prefill { lease, cached, done: cached, chunk, chunk_end };
             self.prefilling = Some(id);
             if let Some((_, old)) = &mut self.slots[id.slot()].live {
@@ -315,10 +318,11 @@ impl Engine {
         *done += *chunk;
         let full = (*done / self.options.block_size).min(request.blocks.len() as u32);
         let fresh = lease.depth().min(full) as usize..full as usize;
-        self.cache.extend(lease, request.blocks[fresh].iter().copied());
+        self.cache.extend(lease, &request.blocks[fresh]);
         if *done < request.prompt_tokens {
             *chunk = (request.prompt_tokens - *done).min(self.options.chunk_tokens);
-            *chunk_end = self.now + (chunk_seconds(&self.options, *done, *chunk) * 1e9).ceil() as u64;
+            let seconds = request.prefill_factor * chunk_seconds(&self.options, *done, *chunk);
+            *chunk_end = self.now + (seconds * 1e9).ceil() as u64;
             return;
         }
         let what = What::FirstToken { cached_tokens: *cached, prompt_tokens: request.prompt_tokens };
@@ -364,22 +368,17 @@ impl Engine {
     fn keep_and_release(&mut self, mut lease: Lease, request: &Request, generated: u32) {
         // The last token generated was never an input, so its key and value were never computed (vLLM: the same).
         let computed = u64::from(request.prompt_tokens) + u64::from(generated.saturating_sub(1));
-        let full = (computed / u64::from(self.options.block_size)) as u32;
-        let from = lease.depth();
-        let mut parent = match from.checked_sub(1) {
-            Some(last) => request.blocks.get(last as usize).copied().unwrap_or_default(),
-            None => 0,
-        };
-        let hashes = (from..full).map(|depth| {
-            parent = match request.blocks.get(depth as usize) {
-                Some(hash) => *hash,
-                None => derived_hash(parent, depth),
-            };
-            parent
-        });
+        let full = (computed / u64::from(self.options.block_size)) as usize;
+        let known = request.blocks.len();
         // A prompt shorter than a block has no hash that could tell its derived blocks from another's.
-        if !request.blocks.is_empty() {
-            self.cache.extend(&mut lease, hashes);
+        if let Some(&(mut parent)) = request.blocks.last() {
+            let derived = (known..full).map(|depth| {
+                parent = derived_hash(parent, depth as u32);
+                parent
+            });
+            let told = request.blocks.get(lease.depth() as usize..known.min(full)).unwrap_or_default();
+            let hashes: Vec<u64> = told.iter().copied().chain(derived).collect();
+            self.cache.extend(&mut lease, &hashes);
         }
         self.cache.release(lease);
     }

@@ -112,22 +112,22 @@ proptest! {
                 if let (Some(mut lease), Some(mut other)) = (mine, other) {
                     prop_assert_eq!(lease.matched() as usize, other.path.len());
                     let from = other.path.len();
-                    cache.extend(&mut lease, chain[from..].iter().copied());
+                    cache.extend(&mut lease, &chain[from..]);
                     naive.extend(&mut other, &chain[from..]);
                     leases.push((lease, other));
                 }
             }
             let known: HashSet<u64> = naive.blocks.iter().map(|block| block.0).collect();
-            prop_assert_eq!(cache.cached() as usize, known.len());
-            prop_assert!(known.iter().all(|hash| cache.contains(*hash)));
+            let cached = cache.blocks();
+            prop_assert_eq!((&cached, cache.cached() as usize), (&known, known.len()));
             prop_assert_eq!(cache.in_use() as usize, naive.pinned() + naive.reserved);
             prop_assert!(cache.cached() + leases.iter().map(|(lease, _)| lease.reserved()).sum::<u32>() <= capacity);
             // No pinned block is ever evicted, nor one that a cached block stands on.
             for (_, lease) in &leases {
-                prop_assert!(lease.path.iter().all(|hash| cache.contains(*hash)));
+                prop_assert!(lease.path.iter().all(|hash| cached.contains(hash)));
             }
             for block in &naive.blocks {
-                prop_assert!(block.1.is_none_or(|parent| cache.contains(parent)));
+                prop_assert!(block.1.is_none_or(|parent| cached.contains(&parent)));
             }
         }
     }
@@ -153,7 +153,8 @@ proptest! {
                 }
                 let blocks: Arc<[u64]> = chain_of(letters).into();
                 let prompt_tokens = blocks.len() as u32 * 4 + 1;
-                let request = Request { blocks, prompt_tokens, output_tokens: *output_tokens, report_tokens: *report_tokens };
+                let (output_tokens, report_tokens) = (*output_tokens, *report_tokens);
+                let request = Request { blocks, prompt_tokens, output_tokens, prefill_factor: 1.0, report_tokens };
                 let size = u64::from((prompt_tokens + output_tokens).div_ceil(4));
                 match engine.submit(VirtualTime(at), request) {
                     Ok(id) => {
@@ -215,7 +216,8 @@ fn a_look_just_before_a_token_is_due_ends() {
 fn request(seed: u32, prompt_tokens: u32, output_tokens: u32) -> Request {
     let tokens: Vec<u32> =
         (0..prompt_tokens + output_tokens).map(|at| if at < 32 { at } else { seed * 100_000 + at }).collect();
-    Request { blocks: hash_blocks(&tokens, 16, 1).into(), prompt_tokens, output_tokens, report_tokens: true }
+    let blocks = hash_blocks(&tokens, 16, 1).into();
+    Request { blocks, prompt_tokens, output_tokens, prefill_factor: 1.0, report_tokens: true }
 }
 
 fn engine(cache_tokens: u64) -> Engine {
@@ -286,6 +288,24 @@ fn first_token_takes_the_uncached_tokens_and_decoding_is_shared() {
     assert!((at(second, end) - 1.1).abs() < 1e-6);
     let tokens: u32 = events.iter().map(|event| if let What::Tokens { n } = event.what { n } else { 0 }).sum();
     assert_eq!(tokens, 20);
+}
+
+#[test]
+fn a_factor_slows_a_request_s_prefill_and_no_other() {
+    let options = Options { prefill_overhead: 0.1, prefill_pair: 1e-7, decode_tps: 100.0, ..Options::default() };
+    let ends = |prefill_factor| {
+        let mut engine = Engine::new(options.clone());
+        // Three chunks.
+        engine.submit(VirtualTime(0), Request { prefill_factor, ..request(1, 5_000, 0) }).expect("fits");
+        engine.submit(VirtualTime(0), request(2, 5_000, 0)).expect("fits");
+        let ends = run_all(&mut engine).into_iter().filter(|event| event.what == What::Finished);
+        ends.map(|event| event.at.as_secs_f64()).collect::<Vec<_>>()
+    };
+    let (plain, slow, fast) = (ends(1.0), ends(2.0), ends(0.5));
+    for (ends, factor) in [(slow, 2.0), (fast, 0.5)] {
+        assert!((ends[0] / plain[0] - factor).abs() < 1e-6, "{ends:?} {plain:?}");
+        assert!((ends[1] - ends[0] - (plain[1] - plain[0])).abs() < 1e-6, "{ends:?} {plain:?}");
+    }
 }
 
 #[test]
@@ -368,7 +388,8 @@ fn sixty_thousand_requests_over_eight_engines_take_under_three_seconds() {
         let prompt_tokens = blocks.len() as u32 * 16 + 3;
         let engine = &mut engines[(session % 8) as usize];
         let now = VirtualTime(number * 10_000_000);
-        engine.submit(now, Request { blocks, prompt_tokens, output_tokens: 150, report_tokens: false }).expect("fits");
+        let request = Request { blocks, prompt_tokens, output_tokens: 150, prefill_factor: 1.0, report_tokens: false };
+        engine.submit(now, request).expect("fits");
         engine.advance(now, &mut events);
         finished += events.drain(..).filter(|event| event.what == What::Finished).count();
     }

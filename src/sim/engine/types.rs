@@ -92,6 +92,8 @@ pub struct Request {
     pub prompt_tokens: u32,
     /// Tokens that will be generated; 0 for an embedding, which ends with its prefill.
     pub output_tokens: u32,
+    /// Its prefill takes so many times as long as the [`Options`] say: 1, unless times are to vary.
+    pub prefill_factor: f64,
     /// Whether [`What::Tokens`] is wanted. Without it a request costs three events however long it is.
     pub report_tokens: bool,
 }

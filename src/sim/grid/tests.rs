@@ -7,9 +7,11 @@ fn setup(workload: Generated, rules: &[&str], cache: CacheModel) -> Setup {
         rules: rules.iter().map(|name| Rule::named(name).expect("a rule")).collect(),
         replicas: vec![2, 4],
         cache_tokens: 100_000,
+        believed_cache: 1.0,
         cache,
         prefill: PrefillModel::QWEN3_8B_H100,
         decode_tps: f64::INFINITY,
+        noise: 0.0,
         arrivals: Arrivals::Closed(1),
         speed: 1.0,
         seed: 1,
@@ -68,6 +70,30 @@ fn a_queue_shows_in_the_first_tokens_and_not_in_the_cost() {
 }
 
 #[test]
+fn noise_scatters_times_and_is_the_same_for_all() {
+    let calm = Setup { replicas: vec![1], ..setup(Generated::Documents, RULES, CacheModel::Blocks) };
+    let noisy = run(&Setup { noise: 0.5, ..calm.clone() });
+    for (calm, noisy) in run(&calm).iter().zip(&noisy) {
+        let (calm, noisy) = (&calm.outcome, &noisy.outcome);
+        assert_eq!(calm.recompute, noisy.recompute, "one after the other on one replica: nothing else can change");
+        assert!((noisy.prefill_mean / calm.prefill_mean - 1.0).abs() < 0.1, "{noisy:?} {calm:?}");
+        assert!((noisy.ttft_mean - noisy.prefill_mean).abs() < 1e-6, "what is counted is the time taken: {noisy:?}");
+        assert!(noisy.ttft_p99 > 1.5 * calm.ttft_p99, "{noisy:?} {calm:?}");
+    }
+    // Whoever chooses among one has no choice.
+    assert!(noisy.iter().all(|row| row.outcome.ttft_p99 == noisy[0].outcome.ttft_p99));
+}
+
+#[test]
+fn who_takes_caches_to_be_larger_expects_more_than_is_there() {
+    let replicas = vec![2];
+    let right = Setup { replicas, seeds: 1, ..setup(Generated::Documents, &["cache_aware"], CacheModel::Blocks) };
+    let [small, right, large] = [0.5, 1.0, 2.0]
+        .map(|believed_cache| run(&Setup { believed_cache, ..right.clone() }).remove(0).outcome.overpredicted);
+    assert!(small < right - 0.01 && right + 0.05 < large, "{small} {right} {large}");
+}
+
+#[test]
 fn what_is_longer_than_a_cache_is_counted_and_left_out() {
     let setup = Setup { cache_tokens: 10_000, ..setup(Generated::Documents, &["round_robin"], CacheModel::Blocks) };
     for row in run(&setup) {
@@ -82,6 +108,9 @@ fn what_does_not_go_together_is_refused_with_a_way_out() {
         (Setup { arrivals: Arrivals::Poisson(1.0), ..chat() }, "--cache-model blocks"),
         (Setup { arrivals: Arrivals::Trace, cache: CacheModel::Blocks, ..chat() }, "poisson:RATE"),
         (Setup { speed: 2.0, ..chat() }, "--arrivals poisson:RATE"),
+        (Setup { noise: 0.5, ..chat() }, "--cache-model blocks"),
+        (Setup { decode_tps: 2_500.0, ..chat() }, "--cache-model blocks"),
+        (Setup { believed_cache: 1e-6, ..chat() }, "--believed-cache"),
     ] {
         let error = setup.run(&|_| {}).expect_err("does not go together");
         assert!(error.contains(needed), "{error}");

@@ -140,6 +140,7 @@ impl Mock {
             blocks: hash_blocks(&tokens, self.options.engine.block_size, root).into(),
             prompt_tokens: prompt.len() as u32,
             output_tokens,
+            prefill_factor: 1.0,
             report_tokens: stream,
         };
         match self.driver.submit(request) {

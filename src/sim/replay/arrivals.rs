@@ -1,6 +1,7 @@
 //! When calls begin: one after the other, at a rate, when a trace says so, or as each session goes on.
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::fmt;
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -39,6 +40,18 @@ impl Arrivals {
                 _ => Err(format!("poisson:{rate}: {rate} is no rate above 0; {remedy}")),
             },
             _ => Err(format!("{word} is no kind of arrivals; {remedy}")),
+        }
+    }
+}
+
+impl fmt::Display for Arrivals {
+    /// As [`Arrivals::parse`] reads it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed(1) => write!(f, "closed"),
+            Self::Closed(open) => write!(f, "closed:{open}"),
+            Self::Poisson(rate) => write!(f, "poisson:{rate}"),
+            Self::Trace => write!(f, "trace"),
         }
     }
 }
@@ -147,10 +160,14 @@ mod tests {
 
     #[test]
     fn words_are_kinds_and_others_are_told_what_to_write() {
-        assert_eq!(Arrivals::parse("closed"), Ok(Arrivals::Closed(1)));
-        assert_eq!(Arrivals::parse("closed:32"), Ok(Arrivals::Closed(32)));
-        assert_eq!(Arrivals::parse("poisson:2.5"), Ok(Arrivals::Poisson(2.5)));
-        assert_eq!(Arrivals::parse("trace"), Ok(Arrivals::Trace));
+        for (word, kind) in [
+            ("closed", Arrivals::Closed(1)),
+            ("closed:32", Arrivals::Closed(32)),
+            ("poisson:2.5", Arrivals::Poisson(2.5)),
+            ("trace", Arrivals::Trace),
+        ] {
+            assert_eq!((Arrivals::parse(word), kind.to_string().as_str()), (Ok(kind), word));
+        }
         for wrong in ["", "open", "poisson", "poisson:0", "poisson:-1", "poisson:nan", "closed:0", "closed:x"] {
             let error = Arrivals::parse(wrong).expect_err(wrong);
             assert!(error.contains(wrong) && error.contains("poisson:RATE"), "{error}");

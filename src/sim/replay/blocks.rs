@@ -8,6 +8,7 @@ use super::tally::{Outcome, Tally};
 use crate::sim::call::Call;
 use crate::sim::choose::{Chooser, Holdings, Placed};
 use crate::sim::engine::{Engine, Event, Options, Request, RequestId, VirtualTime, What};
+use crate::sim::noise::Noise;
 use crate::sim::prefill::PrefillModel;
 
 /// What the replicas are.
@@ -21,6 +22,8 @@ pub struct Replicas {
     pub prefill: PrefillModel,
     /// Tokens a second that a replica generates, all sequences together; infinite: decoding costs nothing.
     pub decode_tps: f64,
+    /// How much prefills scatter about what the model says.
+    pub noise: Noise,
 }
 
 /// Tokens a second that stand for "at once".
@@ -60,6 +63,7 @@ struct Open {
     placed: Placed,
     ticket: usize,
     began: VirtualTime,
+    prefill_factor: f64,
 }
 
 /// Plays what `source` gives on fresh replicas; `ticks` hears of calls that have ended.
@@ -88,7 +92,9 @@ pub fn play(
                     match what {
                         What::FirstToken { cached_tokens, .. } => {
                             let Some(open) = open.get_mut(&key) else { continue };
-                            let takes = replicas.prefill.seconds(open.call.prompt_tokens, cached_tokens);
+                            // What the replica was really busy for: that is what is paid, and what a queue waits for.
+                            let model = replicas.prefill.seconds(open.call.prompt_tokens, cached_tokens);
+                            let takes = model * open.prefill_factor;
                             let ttft = at.0.saturating_sub(open.began.0) as f64 / 1e9;
                             tally.first_token(&open.call, replica, cached_tokens, takes, ttft);
                             if let Some(expected) = open.placed.expected {
@@ -113,15 +119,17 @@ pub fn play(
                 let blocks = call.blocks();
                 let placed = chooser.choose(&call, &blocks, &fleet, now)?;
                 let replica = placed.replica;
+                let prefill_factor = replicas.noise.factor(&call);
                 let request = Request {
                     blocks: blocks.into(),
                     prompt_tokens: call.prompt_tokens,
                     output_tokens: call.output_tokens,
+                    prefill_factor,
                     report_tokens: false,
                 };
                 match fleet.engines[replica].submit(now, request) {
                     Ok(id) => {
-                        open.insert((replica, id), Open { call, placed, ticket, began: now });
+                        open.insert((replica, id), Open { call, placed, ticket, began: now, prefill_factor });
                     }
                     Err(_) => {
                         chooser.refused(placed, now);

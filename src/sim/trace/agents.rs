@@ -72,6 +72,7 @@ impl Request {
         segments.extend((left > 0).then_some(Segment { seed: own, tokens: left }));
         segments.extend((self.out > 0).then_some(Segment { seed: mix(11, own), tokens: self.out }));
         Ok(Call {
+            number: mix(session, at),
             key: session,
             session: Some(session),
             header: Some(session),

@@ -44,6 +44,7 @@ impl Line {
             segments.push(Segment { seed: mix(7, index), tokens: output_length });
         }
         let call = Call {
+            number: index,
             key: index,
             segments,
             prompt_tokens: input_length,

@@ -1,10 +1,12 @@
 //! What is asked: streams of calls, drawn from a seed, the same for whoever places them.
 //!
-//! `chat` and `documents` are the published study's; traces of others are in `trace`.
-mod chat;
+//! `chat` and `documents` are the published study's; `drifting` and `agents` are what it leaves out; traces of others are
+//! in `trace`.
+mod conversations;
 mod documents;
+mod zipf;
 
-pub use chat::Chat;
+pub use conversations::{Conversations, Shape};
 pub use documents::Documents;
 
 use super::call::{Call, mix};
@@ -12,15 +14,19 @@ use super::call::{Call, mix};
 /// A workload that draws its calls: an endless stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Generated {
-    /// Conversations that grow; see [`Chat`].
+    /// Conversations behind one system prompt; see [`Shape::CHAT`].
     Chat,
     /// Questions about documents; see [`Documents`].
     Documents,
+    /// The same, and what is popular changes; see [`Documents::drifting`].
+    Drifting,
+    /// Long conversations behind one of several system prompts; see [`Shape::AGENTS`].
+    Agents,
 }
 
 impl Generated {
     /// All, by name.
-    pub const NAMES: &'static [&'static str] = &["chat", "documents"];
+    pub const NAMES: &'static [&'static str] = &["chat", "documents", "drifting", "agents"];
 
     /// The one of this name.
     #[must_use]
@@ -28,6 +34,8 @@ impl Generated {
         match name {
             "chat" => Some(Self::Chat),
             "documents" => Some(Self::Documents),
+            "drifting" => Some(Self::Drifting),
+            "agents" => Some(Self::Agents),
             _ => None,
         }
     }
@@ -38,15 +46,17 @@ impl Generated {
         match self {
             Self::Chat => "chat",
             Self::Documents => "documents",
+            Self::Drifting => "drifting",
+            Self::Agents => "agents",
         }
     }
 
-    /// Calls of one run of the study.
+    /// Calls of one run: as many as the study's.
     #[must_use]
     pub fn requests(self) -> usize {
         match self {
-            Self::Chat => 40_000,
-            Self::Documents => 60_000,
+            Self::Chat | Self::Agents => 40_000,
+            Self::Documents | Self::Drifting => 60_000,
         }
     }
 
@@ -54,8 +64,10 @@ impl Generated {
     #[must_use]
     pub fn stream(self, seed: u64) -> Box<dyn Iterator<Item = Call> + Send> {
         match self {
-            Self::Chat => Box::new(Chat::new(seed)),
+            Self::Chat => Box::new(Conversations::new(Shape::CHAT, seed)),
             Self::Documents => Box::new(Documents::new(seed)),
+            Self::Drifting => Box::new(Documents::drifting(seed)),
+            Self::Agents => Box::new(Conversations::new(Shape::AGENTS, seed)),
         }
     }
 }
@@ -82,6 +94,10 @@ mod tests {
             let draw = |seed| workload.stream(seed).take(2_000).collect::<Vec<_>>();
             assert_eq!(draw(1), draw(1));
             assert_ne!(draw(1), draw(2));
+            let mut numbers: Vec<_> = draw(1).iter().map(|call| call.number).collect();
+            numbers.sort_unstable();
+            numbers.dedup();
+            assert_eq!(numbers.len(), 2_000, "each call has a number of its own");
             for call in draw(1) {
                 let tokens: u32 = call.segments.iter().map(|segment| segment.tokens).sum();
                 assert_eq!(tokens, call.prompt_tokens + call.output_tokens);
