@@ -63,6 +63,11 @@ impl Router {
         Err(io::Error::other("the router passes nothing on"))
     }
 
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// CPU time, user and system, of its threads so far (`schedstat`, which counts nanoseconds).
     pub fn cpu(&self) -> io::Result<Duration> {
         let mut nanos = 0;

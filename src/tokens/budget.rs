@@ -3,6 +3,7 @@
 //! Of a text in many pieces each is asked for, at the rate of what was encoded before. One piece can't be stopped, so it
 //! must fit even if it is of the worst kind. How slow that is was measured with the tokenizers in `../shared`, on texts
 //! that were new to the library (it remembers words): `cargo bench --bench tokens` prints it (`one piece:`).
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -66,35 +67,52 @@ fn worst(piece: &str, left: Duration) -> Duration {
 /// Bytes that stand in long words. Pre-tokenizers part a text where the class of its characters changes, whatever else
 /// they do; one that doesn't makes all texts slow, which the mean rate tells.
 fn in_long_words(text: &[u8]) -> usize {
-    #[derive(PartialEq, Clone, Copy)]
-    enum Class {
-        Letter,
-        Digit,
-        Space,
-        Sign,
-    }
-    let (mut long, mut start, mut class) = (0, 0, None);
+    // Wherever a long word stands, it fills one of these steps. Nearly always none is of one class, which shows at its start.
+    let step = LONG_WORD / 2;
+    let mut steps = (0..text.len() / step).map(|at| at * step..(at + 1) * step);
+    if steps.any(|step| of_one_class(text, step)) { count_in_long_words(text) } else { 0 }
+}
+
+fn of_one_class(text: &[u8], mut part: Range<usize>) -> bool {
+    let first = part.find_map(|at| class(text, at));
+    part.filter_map(|at| class(text, at)).all(|class| Some(class) == first)
+}
+
+fn count_in_long_words(text: &[u8]) -> usize {
+    let (mut long, mut start, mut before) = (0, 0, None);
     let mut end = |start: usize, at: usize| long += if at - start >= LONG_WORD { at - start } else { 0 };
-    for (at, byte) in text.iter().enumerate() {
-        let now = match byte {
-            b'a'..=b'z' | b'A'..=b'Z' => Class::Letter,
-            b'0'..=b'9' => Class::Digit,
-            b' ' | b'\t'..=b'\r' => Class::Space,
-            // Continues what its first byte began.
-            0x80..0xc0 => continue,
-            // General punctuation, symbols, and the full-width forms of both.
-            0xe2 | 0xef => Class::Sign,
-            0xe3 if text.get(at + 1) == Some(&0x80) => Class::Sign,
-            0xc0.. => Class::Letter,
-            _ => Class::Sign,
-        };
-        if class != Some(now) {
+    for at in 0..text.len() {
+        let now = class(text, at);
+        if now.is_some() && now != before {
             end(start, at);
-            (start, class) = (at, Some(now));
+            (start, before) = (at, now);
         }
     }
     end(start, text.len());
     long
+}
+
+#[derive(Debug, PartialEq, Clone, Copy)]
+enum Class {
+    Letter,
+    Digit,
+    Space,
+    Sign,
+}
+
+/// The class of the character that begins here, about; `None` within a character.
+fn class(text: &[u8], at: usize) -> Option<Class> {
+    Some(match text[at] {
+        b'a'..=b'z' | b'A'..=b'Z' => Class::Letter,
+        b'0'..=b'9' => Class::Digit,
+        b' ' | b'\t'..=b'\r' => Class::Space,
+        0x80..0xc0 => return None,
+        // General punctuation, symbols, and the full-width forms of both.
+        0xe2 | 0xef => Class::Sign,
+        0xe3 if text.get(at + 1) == Some(&0x80) => Class::Sign,
+        0xc0.. => Class::Letter,
+        _ => Class::Sign,
+    })
 }
 
 /// What one prompt may take.
@@ -134,6 +152,8 @@ impl Budget {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const HOUR: Duration = Duration::from_secs(3600);
@@ -179,5 +199,18 @@ mod tests {
         let before = rate.estimate(1 << 20);
         (0..100).for_each(|_| rate.learn(10, Duration::from_secs(1)));
         assert_eq!(rate.estimate(1 << 20), before);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { rng_seed: proptest::test_runner::RngSeed::Fixed(3), failure_persistence: None, ..ProptestConfig::with_cases(256) })]
+
+        #[test]
+        fn no_long_word_is_overlooked(runs in prop::collection::vec((
+            prop::sample::select(vec!["a", "7", " ", "=", "\u{e9}", "\u{4e00}", "\u{3002}", "\u{3042}", "\u{1f600}"]),
+            prop_oneof![1..9_usize, LONG_WORD / 4 - 9..LONG_WORD / 4 + 9, LONG_WORD / 3 - 9..LONG_WORD + 9],
+        ), 0..9)) {
+            let text: String = runs.into_iter().map(|(word, times)| word.repeat(times)).collect();
+            prop_assert_eq!(in_long_words(text.as_bytes()), count_in_long_words(text.as_bytes()));
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! A pool's encoder: tokens where tokenizer and template allow it, else canonical text, and always blocks.
 use std::borrow::Cow;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use super::boundary::{Boundaries, CacheStats, Key, Path as Pieces};
@@ -45,6 +46,15 @@ impl Fallback {
             Self::Shape => "unknown_shape",
         }
     }
+}
+
+static AFTER_LOAD: OnceLock<fn()> = OnceLock::new();
+
+/// Sets, once for the whole process, what is called after a tokenizer has been read, or could not be: that takes, for a
+/// moment, many times the memory that stays in use, and only the binary knows its allocator.
+pub fn after_load(call: fn()) {
+    // Whoever is first knows the allocator as well as any other.
+    let _ = AFTER_LOAD.set(call);
 }
 
 /// A prompt in blocks.
@@ -114,7 +124,9 @@ impl Encoder {
     /// # Errors
     /// When a file is missing or can't be read.
     pub fn load(model: &str, folder: &Path, cache_bytes: usize, budget: Duration) -> Result<Self, LoadError> {
-        let (tokenizer, template) = (Tokenizer::load(folder)?, Template::load(folder)?);
+        let loaded = Tokenizer::load(folder).and_then(|tokenizer| Ok((tokenizer, Template::load(folder)?)));
+        AFTER_LOAD.get().inspect(|after_load| after_load());
+        let (tokenizer, template) = loaded?;
         let boundaries = Boundaries::new(cache_bytes);
         let exact = Exact { tokenizer, template, boundaries, rate: Rate::new(), budget };
         Ok(Self { model: model.to_owned(), exact: Some(Box::new(exact)) })

@@ -21,7 +21,7 @@ mod tokenizer;
 pub use boundary::CacheStats;
 pub(crate) use budget::LONGEST;
 pub use cuts::CutPoints;
-pub use encoder::{Encoded, Encoder, Fallback, LoadError};
+pub use encoder::{Encoded, Encoder, Fallback, LoadError, after_load};
 pub use prompt::{Chat, Content, Messages, Prompt};
 pub use template::{Rendered, Template, TemplateError};
 pub use tokenizer::{EncodeError, Tokenizer};

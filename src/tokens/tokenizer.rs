@@ -52,8 +52,11 @@ impl Tokenizer {
         })?;
         drop(bytes);
         tokenizers::canonicalize_value(&mut json).map_err(|e| named(format!("is not a tokenizer: {e}")))?;
-        let inner = tokenizers::from_json(&json.to_string())
-            .map_err(|e| named(format!("is not a tokenizer that can be used: {e}")))?;
+        // The tree is many times as large as its text, and what is built from that is large for a moment, too.
+        let text = json.to_string();
+        drop(json);
+        let inner =
+            tokenizers::from_json(&text).map_err(|e| named(format!("is not a tokenizer that can be used: {e}")))?;
         let cuts = CutPoints::new(&inner);
         let frame = &inner.get_post_processor().single;
         let ids = |run: &[(PipelineToken, u8)]| run.iter().map(|(token, _)| token.id()).collect();

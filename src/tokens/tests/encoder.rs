@@ -230,6 +230,23 @@ fn a_missing_file_is_named() {
 
 /// Recorded with vLLM 0.32.0, vLLM 0.22.1 and SGLang 0.5.23.
 #[test]
+fn after_each_load_memory_can_be_given_back() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    // Other tests load, too: it is called at least as often as this one does.
+    let calls = || CALLS.load(Ordering::Relaxed);
+    after_load(|| {
+        CALLS.fetch_add(1, Ordering::Relaxed);
+    });
+    let load = |folder: &Path| Encoder::load("m", folder, 0, Duration::from_secs(3600));
+    let dir = folder(None);
+    assert!(load(dir.path()).is_ok() && calls() >= 1);
+    let before = calls();
+    std::fs::write(dir.path().join("tokenizer.json"), "{}").unwrap();
+    assert!(load(dir.path()).is_err() && calls() > before);
+}
+
+#[test]
 fn recorded_requests_give_the_engines_ids() {
     let shared = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared");
     let qwen3 = shared.join("tokenizers/qwen3");
