@@ -84,7 +84,7 @@ fn by_prefix(criterion: &mut Criterion) {
         let mut prompts: Vec<_> = (0..64 * replicas)
             .map(|_| {
                 let blocks: Vec<_> = head.iter().copied().chain((0..400).map(|_| rng.u64(..))).collect();
-                Arc::new(Prompt { tokens: 16 * blocks.len() as u32 + 5, blocks })
+                Arc::new(Prompt { tokens: 16 * blocks.len() as u32 + 5, blocks, answer: None })
             })
             .collect();
         let mut serve = |prompt: &Arc<Prompt>| {
@@ -104,7 +104,7 @@ fn by_prefix(criterion: &mut Criterion) {
                 let old = &prompts[at];
                 let kept = if old.blocks.len() < 800 { old.blocks.len() } else { 400 };
                 let blocks: Vec<_> = old.blocks[..kept].iter().copied().chain((0..10).map(|_| rng.u64(..))).collect();
-                prompts[at] = Arc::new(Prompt { tokens: 16 * blocks.len() as u32 + 5, blocks });
+                prompts[at] = Arc::new(Prompt { tokens: 16 * blocks.len() as u32 + 5, blocks, answer: None });
                 prompts[at].clone()
             };
             bencher.iter_batched(next, |prompt| black_box(serve(&prompt)), criterion::BatchSize::SmallInput);
@@ -125,7 +125,7 @@ fn longest(criterion: &mut Criterion) {
     let whole: Vec<u64> = (0..8_192).map(|_| rng.u64(..)).collect();
     let prompt = |kept: usize, rng: &mut fastrand::Rng| {
         let blocks: Vec<_> = whole[..kept].iter().copied().chain((kept..8_192).map(|_| rng.u64(..))).collect();
-        Arc::new(Prompt { tokens: 16 * blocks.len() as u32 + 5, blocks })
+        Arc::new(Prompt { tokens: 16 * blocks.len() as u32 + 5, blocks, answer: None })
     };
     let serve = |router: &mut Router, prompt: &Arc<Prompt>| {
         let request = Request { sequences: 1, prompt: Some(prompt), streams: true, ..Request::default() };

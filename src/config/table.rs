@@ -79,8 +79,16 @@ impl Key {
 }
 
 /// The names of `policy.type`.
-pub(super) const POLICIES: &[&str] =
-    &["round_robin", "random", "least_load", "power_of_two", "session_sticky", "header_hash", "cache_aware", "least_cost"];
+pub(super) const POLICIES: &[&str] = &[
+    "round_robin",
+    "random",
+    "least_load",
+    "power_of_two",
+    "session_sticky",
+    "header_hash",
+    "cache_aware",
+    "least_cost",
+];
 const RATIO: Kind = Kind::Scalar(Scalar::Ratio(1.0, 1000.0));
 const RATIO_DEFAULT: super::keys::Default = Words("`1.25`; `2` with `cache_aware`");
 const GAP_DEFAULT: super::keys::Default = Words("`8`; `16` with `load: placements`");

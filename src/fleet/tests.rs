@@ -217,7 +217,7 @@ fn nothing_is_left_of_requests_of_many_threads_and_reloads() {
                         // A head, one of three ways on, and a tail of its own.
                         let way = random.u64(1..4);
                         let blocks = (0..4).chain((0..4).map(|at| way * 100 + at)).chain([random.u64(1_000..)]);
-                        let prompt = Arc::new(routing::Prompt { blocks: blocks.collect(), tokens: 150 });
+                        let prompt = Arc::new(routing::Prompt { blocks: blocks.collect(), tokens: 150, answer: None });
                         let session = random.bool().then(|| SessionKey(random.u128(..20)));
                         let request =
                             Request { session, prompt: Some(&prompt), streams: random.bool(), ..of_session(0) };

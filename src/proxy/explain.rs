@@ -80,6 +80,9 @@ pub struct Candidate {
     pub counted_tokens: Option<u32>,
     /// What the policy takes for its load.
     pub load: Option<f64>,
+    /// What the request would cost there, in seconds, under `least_cost`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost_seconds: Option<f64>,
     /// Whether it would be taken.
     pub chosen: bool,
     /// Why it could not be: `full`, `draining`, `down`.
@@ -152,6 +155,7 @@ fn candidates(pool: &Pool, scores: &[Score], chosen: Option<&str>) -> Vec<Candid
             matched_tokens: score.map(|score| score.matched),
             counted_tokens: score.map(|score| score.counted),
             load: score.map(|score| score.load),
+            cost_seconds: score.and_then(|score| score.cost_seconds),
             chosen: chosen == Some(&**replica.id()),
             note: match state {
                 "down" | "draining" => Some(state),

@@ -67,7 +67,7 @@ impl Unread {
         if on_the_spot {
             let (began, prompt) = (Instant::now(), with_adapter(api::prompt_of(endpoint, hints), adapter.as_deref()));
             if let Some(encoded) = pool.encoder().encode_within(&prompt, SHORT) {
-                return Self::Known(Known::of(encoded, began));
+                return Self::Known(Known::of(&prompt, encoded, began));
             }
         }
         Self::In { body: body.clone(), adapter }
@@ -79,12 +79,13 @@ impl Known {
         Self { prompt: None, basis: "none", fallback: Some(fallback), took: began.elapsed() }
     }
 
-    fn of(encoded: Encoded, began: Instant) -> Self {
+    fn of(prompt: &tokens::Prompt<'_>, encoded: Encoded, began: Instant) -> Self {
+        let answer = tokens::last_answer(prompt, encoded.tokens);
         let Encoded { blocks, tokens, basis, fallback } = encoded;
         let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
         Self {
             // A prompt of no tokens is one that could not be read.
-            prompt: (tokens > 0).then(|| Arc::new(Prompt { blocks, tokens })),
+            prompt: (tokens > 0).then(|| Arc::new(Prompt { blocks, tokens, answer })),
             basis: match basis {
                 _ if tokens == 0 => "none",
                 Basis::Tokens => "tokens",
@@ -126,7 +127,7 @@ impl Bench {
         let encoder = pool.encoder().clone();
         let work = tokio::task::spawn_blocking(move || {
             let prompt = with_adapter(api::prompt(endpoint, &body), adapter.as_deref());
-            let known = Known::of(encoder.encode(&prompt), began);
+            let known = Known::of(&prompt, encoder.encode(&prompt), began);
             drop(place);
             known
         });

@@ -297,6 +297,8 @@ pub struct Score {
     pub queued_seconds: f64,
     /// Leading tokens of the prompt that it holds, or is expected to.
     pub matched: u32,
+    /// What the request would cost there, in seconds, under `least_cost`; nothing for those that can't be chosen.
+    pub cost_seconds: Option<f64>,
     /// Those of them that speak for it: a head that all hold, or are about to, does not, nor does a match that is too
     /// short to count.
     pub counted: u32,

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use super::heads::Heads;
+use super::policy::least_cost::Work;
 use super::prefill::Model;
 use super::router::SWEEP;
 use super::{Expectation, Load, Member, Request, Settings, Tick};
@@ -43,8 +44,18 @@ pub(super) struct Look {
     pub blocks: u32,
     /// Its tokens.
     pub tokens: Option<u32>,
-    /// Who holds so many blocks of it, holds as many as the second.
-    pub answer: Option<(u32, u32)>,
+    /// Where the last answer in it begins and ends, in blocks.
+    answer: Option<(u32, u32)>,
+}
+
+impl Look {
+    /// What of the prompt a replica most likely holds that is known to hold so many leading blocks of it.
+    pub fn with_answer(&self, depth: u32) -> u32 {
+        match self.answer {
+            Some((begin, end)) if depth >= begin => depth.max(end.min(self.limit)),
+            _ => depth,
+        }
+    }
 }
 
 impl Prefixes {
@@ -118,17 +129,20 @@ impl Prefixes {
         self.kept.as_ref().map_or_else(Room::default, |kept| kept.index.room(kept.slots[member]))
     }
 
-    /// How long a prefill takes.
-    pub fn model(&self) -> &Model {
-        &self.model
+    /// What a request asks of a replica, at a price of work.
+    pub fn work(&self, look: Look, price: f64) -> Work<'_> {
+        Work { look, model: &self.model, price }
     }
 
     /// Leading blocks of the prompt that was looked up last which a member holds.
     pub fn depth(&self, member: usize, look: Look) -> u32 {
         let depth = self.kept.as_ref().and_then(|kept| kept.depths.get(kept.slots[member].at()).copied());
-        let depth = depth.unwrap_or(0);
-        let answered = look.answer.filter(|(begin, _)| depth >= *begin).map_or(depth, |(_, end)| depth.max(end));
-        answered.min(look.limit)
+        depth.unwrap_or(0).min(look.limit)
+    }
+
+    /// The same, and the last answer in the prompt where it has most likely written that.
+    pub fn likely(&self, member: usize, look: Look) -> u32 {
+        look.with_answer(self.depth(member, look))
     }
 
     /// Places the prompt that was looked up last on a member, and books its prefill with `load`, if that is given.
@@ -140,7 +154,7 @@ impl Prefixes {
         load: Option<&Arc<Load>>,
         now: Tick,
     ) -> Option<Expectation> {
-        let matched = tokens(self.depth(member, look));
+        let matched = tokens(self.likely(member, look));
         let Self { kept: Some(kept), model, indexes } = self else { return None };
         let prompt = request.prompt.filter(|_| !request.load_only)?;
         // A second attempt is no second request.

@@ -3,16 +3,18 @@
 //! A decision is: whom the request belongs to (stored state, binding) → else the candidates' table → the policy's choice
 //! → reserve → record. If the reservation is lost to another pool that shares the replica, that candidate is dropped and
 //! the policy chooses again, so a decision ends after as many rounds as there are candidates.
+mod scores;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use xxhash_rust::xxh3::Xxh3DefaultBuilder;
 
 use super::bindings::{Binding, Bindings};
+use super::busy::Busy;
 use super::candidates::{Candidates, FULL_SHARE, Full, Home, Remembered, Row};
 use super::placements::Placements;
-use super::busy::Busy;
-use super::policy::{Aids, Choice, Policy, RoundRobin, Standing, cache_aware, least_cost};
+use super::policy::{Aids, Choice, Policy, RoundRobin, Standing, cache_aware};
 use super::prefixes::{Look, Prefixes, tokens};
 use super::{
     Effect, Expectation, LastPrompt, Leg, Load, Member, Plan, Prompt, Reason, Refusal, Request, Reservation, Score,
@@ -138,9 +140,10 @@ impl Router {
         let session = self.policy.session(request);
         let bound = session.and_then(|session| self.bound(session, request, call));
         self.look = self.prefixes.look(request);
-        // As it was before anything is reserved.
-        let scores = self.scores(request, call);
         let rewrites = self.policy.reads_prompts();
+        let home = bound.filter(|_| rewrites).map(|bound| self.home(bound, request));
+        // As it was before anything is reserved.
+        let scores = self.scores(request, home, call);
         // A binding that still serves stays; so does one whose replica is only full. Those by prefix follow their session.
         let unbound = session.filter(|_| rewrites || bound.is_none_or(|bound| bound.standing == Standing::Lost));
         let mut full = false;
@@ -170,7 +173,6 @@ impl Router {
             full |= standing != Standing::Lost;
         }
 
-        let home = bound.filter(|_| rewrites).map(|bound| self.home(bound, request));
         self.fill_table(request, home, call);
         if let (Policy::CacheAware(settings), Some(home), Some(bound)) = (&self.policy, home, bound)
             && bound.standing != Standing::Lost
@@ -194,13 +196,7 @@ impl Router {
         call: Call,
     ) -> Result<Plan, Refusal> {
         loop {
-            let work = least_cost::Work {
-                tokens: self.look.tokens,
-                model: self.prefixes.model(),
-                price: self.busy.price(),
-                seeded: self.look.seeded,
-                blocks: self.look.blocks,
-            };
+            let work = self.prefixes.work(self.look, self.busy.price());
             let mut aids = Aids { turns: &self.turns, rng: &mut self.rng, work: &work };
             let Some(choice) = self.policy.choose(request, &self.table, &mut aids) else {
                 return Err(if self.table.full().is_empty() { Refusal::NoneReady } else { Refusal::AllFull });
@@ -454,39 +450,6 @@ impl Router {
             expectation,
             scores,
         }
-    }
-
-    /// What each member is judged by, if that is asked for.
-    fn scores(&mut self, request: &Request<'_>, call: Call) -> Vec<Score> {
-        if !request.explain {
-            return Vec::new();
-        }
-        self.fill_table(request, None, call);
-        let common = self.table.common();
-        let score = |(at, entry): (usize, &Entry)| {
-            let member = &entry.member;
-            let row = (0..self.table.len()).find(|&row| self.table.member(row) == at);
-            let depth = self.prefixes.depth(at, self.look);
-            let counts = match &self.policy {
-                Policy::CacheAware(settings) => cache_aware::is_worth(settings, depth, common),
-                _ => depth > common,
-            };
-            let weight = member.weight.max(1);
-            let in_flight = request.open_on(member);
-            Score {
-                replica: member.id.clone(),
-                candidate: row.is_some(),
-                state: request.state_of(member),
-                weight,
-                load: row.map_or(f64::from(in_flight) / f64::from(weight), |row| self.table.load(row)),
-                in_flight,
-                placed: self.placements.count(at),
-                queued_seconds: request.queued_on(member, call.now),
-                matched: tokens(depth),
-                counted: if counts { tokens(depth - common) } else { 0 },
-            }
-        };
-        self.entries.iter().enumerate().map(score).collect()
     }
 }
 

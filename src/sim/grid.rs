@@ -217,7 +217,7 @@ impl Setup {
     }
 
     fn play(&self, rule: &Rule, count: usize, seed: u64, ticks: &dyn Fn(u64)) -> Result<Outcome, String> {
-let mut chooser = rule.on(count, self.believed_cache_tokens(), &self.prefill, self.decode_tps, seed);
+        let mut chooser = rule.on(count, self.believed_cache_tokens(), &self.prefill, self.decode_tps, seed);
         if self.cache == CacheModel::Study {
             let calls = self.in_order(seed);
             return play_study(calls, count, self.cache_tokens, &self.prefill, chooser.as_mut(), ticks);

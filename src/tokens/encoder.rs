@@ -4,6 +4,8 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use super::boundary::{Boundaries, CacheStats, Key, Path as Pieces};
 use super::budget::{Budget, LONGEST, Over, Rate};
 use super::canonical;
@@ -207,30 +209,32 @@ fn encode_ids(root: u64, prompts: &[Vec<u32>]) -> Encoded {
 }
 
 /// Bytes of a chat's JSON, about.
-fn chat_bytes(chat: &Chat<'_>) -> usize {
+pub(super) fn chat_bytes(chat: &Chat<'_>) -> usize {
     let messages = match &chat.messages {
         Messages::Raw(raw) => raw.get().len(),
-        Messages::Built(messages) => {
-            let mut bytes = 0;
-            let mut open: Vec<&serde_json::Value> = messages.iter().collect();
-            while let Some(value) = open.pop() {
-                bytes += match value {
-                    serde_json::Value::String(text) => text.len() + 2,
-                    serde_json::Value::Array(list) => {
-                        open.extend(list);
-                        2
-                    }
-                    serde_json::Value::Object(fields) => {
-                        open.extend(fields.values());
-                        2 + fields.keys().map(|key| key.len() + 4).sum::<usize>()
-                    }
-                    _ => 4,
-                };
-            }
-            bytes
-        }
+        Messages::Built(messages) => messages.iter().map(value_bytes).sum(),
     };
     [&chat.tools, &chat.documents].into_iter().flatten().map(|raw| raw.get().len()).sum::<usize>() + messages
+}
+
+/// Bytes of a value's JSON, about.
+pub(super) fn value_bytes(value: &Value) -> usize {
+    let (mut bytes, mut open) = (0, vec![value]);
+    while let Some(value) = open.pop() {
+        bytes += match value {
+            Value::String(text) => text.len() + 2,
+            Value::Array(list) => {
+                open.extend(list);
+                2
+            }
+            Value::Object(fields) => {
+                open.extend(fields.values());
+                2 + fields.keys().map(|key| key.len() + 4).sum::<usize>()
+            }
+            _ => 4,
+        };
+    }
+    bytes
 }
 
 impl Exact {

@@ -3,6 +3,7 @@
 //! [`Encoder`] is a pool's: it renders a chat by the model's own template, encodes by the model's own tokenizer, and
 //! chains the ids into blocks. Where that cannot be, the canonical text of the same parts is cut instead, and the
 //! [`Fallback`] says why. All of this is CPU work; callers keep long prompts off async threads.
+mod answer;
 mod boundary;
 mod budget;
 mod canonical;
@@ -18,6 +19,7 @@ mod strftime;
 mod template;
 mod tokenizer;
 
+pub use answer::last_answer;
 pub use boundary::CacheStats;
 pub(crate) use budget::LONGEST;
 pub use cuts::CutPoints;

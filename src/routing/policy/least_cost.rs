@@ -13,15 +13,19 @@
 //! hold it, all others are judged as if they did ([`crate::routing::heads`]): without that, the second replica to hold
 //! it would have to be cheaper by a whole prefill, so the first one's line would always grow that long before.
 //!
+//! A conversation's replica holds more of the next turn than it was ever asked: the answer, which it wrote. It is judged
+//! as if it held it ([`Look::with_answer`]); without that, moving a young conversation looks a third as dear as it is.
+//!
 //! Where no replica holds more of a prompt than all do, a session's replica counts as holding the session's last prompt
 //! (same life of the replica, same first block): the index forgets sooner than some engines. A prompt that could not be
 //! read counts for [`UNREAD`] tokens, which the session's replica holds.
 use super::{Aids, Choice};
 use crate::config::{LeastCost, LoadPolicy};
+use crate::prefix::Room;
 use crate::routing::Reason;
 use crate::routing::candidates::{Candidates, FULL_SHARE, Remembered};
 use crate::routing::prefill::Model;
-use crate::routing::prefixes::{self, tokens};
+use crate::routing::prefixes::{Look, tokens};
 
 /// Costs that differ by less, in seconds, are the same: no estimate is as good as that.
 const TIE: f64 = 0.002;
@@ -30,85 +34,87 @@ const UNREAD: u32 = 1_024;
 
 /// What the request asks of a replica.
 pub(in crate::routing) struct Work<'a> {
-    /// Tokens of the prompt; `None` where it could not be read, or is none.
-    pub tokens: Option<u32>,
+    /// Its prompt.
+    pub look: Look,
     /// How long a prefill takes.
     pub model: &'a Model,
     /// What a second of prefill costs, in seconds.
     pub price: f64,
-    /// Leading blocks that count as held by every replica.
-    pub seeded: u32,
-    /// Blocks of the prompt.
-    pub blocks: u32,
 }
 
 /// Costs of one decision.
-struct Costs<'a> {
+pub(in crate::routing) struct Costs<'a> {
     settings: &'a LeastCost,
     table: &'a Candidates,
     work: &'a Work<'a>,
     /// The row of the session's replica.
     home: Option<usize>,
-    /// What that one is taken to hold, beyond what the index knows.
+    /// Blocks that this one is taken to hold, whatever the index knows.
     remembered: u32,
+    /// Open requests where they are fewest.
     fewest: u32,
+    /// Blocks that the replica with the longest match holds.
+    longest: u32,
 }
 
-impl Costs<'_> {
-    fn held(&self, row: usize) -> u32 {
-        let held = self.table.depth(row).max(self.work.seeded);
-        if self.home == Some(row) { held.max(self.remembered) } else { held }
+impl<'a> Costs<'a> {
+    pub fn new(settings: &'a LeastCost, table: &'a Candidates, work: &'a Work<'a>) -> Self {
+        let home = table.home().and_then(|home| {
+            let row = (0..table.len()).find(|&row| table.member(row) == home.member as usize)?;
+            Some((row, home.remembers))
+        });
+        let longest = table.depths().max().unwrap_or(0);
+        let remembered = match home {
+            Some((_, Some(Remembered::Blocks(blocks)))) if longest <= table.common() => blocks,
+            Some((_, Some(Remembered::Unknown))) => UNREAD / tokens(1),
+            _ => 0,
+        };
+        let fewest = (0..table.len()).map(|row| table.open(row)).min().unwrap_or(0);
+        Self { settings, table, work, home: home.map(|(row, _)| row), remembered, fewest, longest }
     }
 
     /// Seconds.
-    fn of(&self, row: usize) -> f64 {
+    pub fn of(&self, row: usize) -> f64 {
         let (table, work) = (self.table, self.work);
-        let prompt = work.tokens.unwrap_or(UNREAD);
-        let prefill = work.model.seconds(prompt, tokens(self.held(row)));
-        let open = f64::from(table.open(row) - self.fewest);
-        let cost = work.price * prefill + table.amount(row) + self.settings.request_cost * open;
-        cost * FULL_SHARE as f64 / table.shares()[row] as f64
+        let known = work.look.with_answer(table.depth(row)).max(work.look.seeded);
+        let held = if self.home == Some(row) { known.max(self.remembered) } else { known };
+        let prefill = work.model.seconds(work.look.tokens.unwrap_or(UNREAD), tokens(held));
+        let others = self.settings.request_cost * f64::from(table.open(row) - self.fewest);
+        (work.price * prefill + table.amount(row) + others) * FULL_SHARE as f64 / table.shares()[row] as f64
+    }
+
+    /// Less: less is forgotten for the prompt there. Those with room for it come first, the one with most of it; then
+    /// those whose oldest prefix is out of use for longest.
+    fn forgets(&self, row: usize) -> (u64, usize) {
+        let new = self.work.look.blocks.saturating_sub(self.table.depth(row)) as usize;
+        let Room { free, oldest } = self.table.room(row);
+        if free >= new { (0, usize::MAX - free) } else { (oldest.saturating_add(1), 0) }
+    }
+
+    fn reason(&self, row: usize) -> Reason {
+        let depth = self.table.depth(row);
+        if self.home == Some(row) && self.remembered > depth {
+            Reason::Bound
+        } else if self.longest <= self.table.common() {
+            Reason::NoMatch
+        } else if depth == self.longest {
+            Reason::Prefix
+        } else {
+            Reason::PrefixOverflow
+        }
     }
 }
 
 pub(super) fn choose(settings: &LeastCost, table: &Candidates, aids: &mut Aids<'_>) -> Option<Choice> {
-    let work = aids.work;
-    let home = table.home().and_then(|home| {
-        let row = (0..table.len()).find(|&row| table.member(row) == home.member as usize)?;
-        Some((row, home.remembers))
-    });
-    let common = table.common();
-    let longest = table.depths().max().unwrap_or(0);
-    let remembered = match home {
-        _ if longest > common => 0,
-        Some((_, Some(Remembered::Blocks(blocks)))) => blocks,
-        Some((_, Some(Remembered::Unknown))) => UNREAD / prefixes::tokens(1),
-        _ => 0,
-    };
-    let fewest = (0..table.len()).map(|row| table.open(row)).min()?;
-    let costs = Costs { settings, table, work, home: home.map(|(row, _)| row), remembered, fewest };
+    let costs = Costs::new(settings, table, aids.work);
     let least = (0..table.len()).map(|row| costs.of(row)).min_by(f64::total_cmp)?;
     let tied = |row: &usize| costs.of(*row) <= least + TIE;
-
+    let forgets = |a: &usize, b: &usize| costs.forgets(*a).cmp(&costs.forgets(*b)).then_with(|| table.compare(*a, *b));
     let row = match costs.home.filter(tied) {
         Some(home) => home,
-        None => {
-            // Those that forget nothing first, by room; then by what they would forget.
-            let order = |row| {
-                let (new, room) = (work.blocks.saturating_sub(table.depth(row)) as usize, table.room(row));
-                if room.free >= new { (0, usize::MAX - room.free) } else { (1 + room.oldest, 0) }
-            };
-            let tied = (0..table.len()).filter(tied);
-            tied.min_by(|&a, &b| order(a).cmp(&order(b)).then_with(|| table.compare(a, b)))?
-        }
+        None => (0..table.len()).filter(tied).min_by(forgets)?,
     };
-    let depth = table.depth(row);
-    let reason = match depth {
-        _ if costs.home == Some(row) && remembered > depth => Reason::Bound,
-        _ if longest <= common => Reason::NoMatch,
-        depth if depth == longest => Reason::Prefix,
-        _ => Reason::PrefixOverflow,
-    };
+    let reason = costs.reason(row);
     // Of equals each has its turn.
     let by = (reason == Reason::NoMatch).then_some(LoadPolicy::LeastLoad);
     Some(Choice { row, reason, by })

@@ -20,7 +20,7 @@ fn prompt(parts: &[(u64, u32)]) -> Arc<Prompt> {
         chain.push(&(0..tokens).map(|_| rng.u32(..)).collect::<Vec<_>>());
     }
     let tokens = chain.tokens() as u32;
-    Arc::new(Prompt { blocks: chain.finish(), tokens })
+    Arc::new(Prompt { blocks: chain.finish(), tokens, answer: None })
 }
 
 fn of_prompt(prompt: &Arc<Prompt>) -> Request<'_> {

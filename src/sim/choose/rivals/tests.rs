@@ -4,6 +4,7 @@ use crate::routing::Reason;
 use crate::sim::call::{Call, Segment};
 use crate::sim::choose::{Holdings, Placed, Rule};
 use crate::sim::engine::VirtualTime;
+use crate::sim::noise::Noise;
 use crate::sim::replay::{Replicas, Source, play};
 use crate::sim::workload::Generated;
 
@@ -209,7 +210,13 @@ fn preble_redirects_from_the_heaviest_after_fifty_calls() {
 }
 
 fn replicas() -> Replicas {
-    Replicas { count: 8, cache_tokens: 300_000, prefill: PrefillModel::QWEN3_8B_H100, decode_tps: 20_000.0 }
+    Replicas {
+        count: 8,
+        cache_tokens: 300_000,
+        prefill: PrefillModel::QWEN3_8B_H100,
+        decode_tps: 20_000.0,
+        noise: Noise::default(),
+    }
 }
 
 fn plays(chooser: &mut dyn Chooser, workload: Generated, rate: f64, calls: usize) {
