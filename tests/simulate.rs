@@ -159,3 +159,17 @@ fn arguments_that_make_no_sense_are_refused_with_what_would() {
         assert!(said.contains(needed) && out.stdout.is_empty(), "{args:?}: {said}");
     }
 }
+
+/// What the policy is for, in figures: 8 replicas, open loop, three seeds.
+#[test]
+fn least_cost_lands_where_it_was_aimed_at() {
+    let of = |workload: &str, rate: &str, requests: &str| {
+        let args = ["--workload", workload, "--arrivals", rate, "--policy", "least_cost", "--seeds", "3"];
+        let row = rows(&[&args[..], &["--requests", requests]].concat()).remove(0);
+        ["recompute_pct", "skew_seconds", "ttft_mean_ms"].map(|field| row[field].as_f64().unwrap())
+    };
+    let [recompute, skew, ttft] = of("documents", "poisson:50", "30000");
+    assert!(recompute <= 18.0 && skew <= 1.2 && ttft <= 500.0, "{recompute} % {skew} {ttft} ms");
+    let [.., ttft] = of("chat", "poisson:700", "20000");
+    assert!(ttft <= 25.0, "{ttft} ms");
+}

@@ -7,4 +7,4 @@ mod index;
 mod tests;
 
 pub use hash::{BLOCK_TOKENS, Basis, Chain, TOKEN_BYTES, root};
-pub use index::{Dump, DumpHolder, DumpRun, Index, Placement, Room, Slot, Stats};
+pub use index::{Dump, DumpHolder, DumpRun, Index, Placement, Slot, Stats};

@@ -5,7 +5,6 @@
 use std::cmp::Ordering;
 
 use crate::config::LoadUnit;
-use crate::prefix::Room;
 
 /// A share of 1 000 is a weight of 1: thousandths leave room for the ramp of a warming replica.
 pub(super) const FULL_SHARE: u64 = 1_000;
@@ -27,12 +26,12 @@ pub(super) struct Row {
     pub placed: u32,
     /// The same, and what the sessions begun there lately will bring.
     pub coming: f64,
+    /// Seconds of prefill placed there lately.
+    pub work: f64,
     /// Seconds of prefill that wait there; only where they are what counts as load.
     pub queued: f64,
     /// Leading blocks of the prompt that it holds.
     pub depth: u32,
-    /// What a further prompt finds there; only where that counts.
-    pub room: Room,
 }
 
 /// A member that would be a candidate if it were not at its `max_in_flight`.
@@ -76,9 +75,9 @@ pub(super) struct Candidates {
     open: Vec<u32>,
     placed: Vec<u32>,
     coming: Vec<f64>,
+    work: Vec<f64>,
     queued: Vec<f64>,
     depth: Vec<u32>,
-    room: Vec<Room>,
     load: Vec<f64>,
     full: Vec<Full>,
     unit: LoadUnit,
@@ -99,9 +98,9 @@ impl Default for Candidates {
             open: Vec::new(),
             placed: Vec::new(),
             coming: Vec::new(),
+            work: Vec::new(),
             queued: Vec::new(),
             depth: Vec::new(),
-            room: Vec::new(),
             load: Vec::new(),
             full: Vec::new(),
             unit: LoadUnit::Requests,
@@ -123,9 +122,9 @@ impl Candidates {
         self.open.clear();
         self.placed.clear();
         self.coming.clear();
+        self.work.clear();
         self.queued.clear();
         self.depth.clear();
-        self.room.clear();
         self.load.clear();
         self.full.clear();
         (self.cursor, self.unit, self.shared, self.home) = (cursor, unit, shared, home);
@@ -140,9 +139,9 @@ impl Candidates {
         self.open.push(row.open);
         self.placed.push(row.placed);
         self.coming.push(row.coming);
+        self.work.push(row.work);
         self.queued.push(row.queued);
         self.depth.push(row.depth);
-        self.room.push(row.room);
         self.load.push(self.amount(self.len() - 1) * FULL_SHARE as f64 / row.share as f64);
     }
 
@@ -166,9 +165,9 @@ impl Candidates {
         self.open.swap_remove(row);
         self.placed.swap_remove(row);
         self.coming.swap_remove(row);
+        self.work.swap_remove(row);
         self.queued.swap_remove(row);
         self.depth.swap_remove(row);
-        self.room.swap_remove(row);
         self.load.swap_remove(row);
     }
 
@@ -221,11 +220,6 @@ impl Candidates {
         self.depth[row]
     }
 
-    /// What a further prompt finds there.
-    pub fn room(&self, row: usize) -> Room {
-        self.room[row]
-    }
-
     /// Leading blocks of the prompt that each who is ready holds, the full ones too.
     pub fn depths(&self) -> impl Iterator<Item = u32> {
         self.depth.iter().copied().chain(self.full.iter().map(|full| full.depth))
@@ -262,6 +256,12 @@ impl Candidates {
         coming(a).total_cmp(&coming(b)).then_with(|| self.turn(a).cmp(&self.turn(b)))
     }
 
+    /// Less: less work was placed on `a` lately, for its share; then whose turn it is.
+    pub fn compare_work(&self, a: usize, b: usize) -> Ordering {
+        let work = |row: usize| self.work[row] / self.share[row] as f64;
+        work(a).total_cmp(&work(b)).then_with(|| self.turn(a).cmp(&self.turn(b)))
+    }
+
     /// How long until a row's turn: those at or after the cursor come first, in order, then those before it.
     pub fn turn(&self, row: usize) -> u32 {
         self.member[row].wrapping_sub(self.cursor)
@@ -282,9 +282,9 @@ mod tests {
             open: 60 * at,
             placed: at,
             coming: f64::from(at) * 3.0,
+            work: f64::from(at) * 5.0,
             queued: f64::from(at) / 2.0,
             depth: 7 * at,
-            room: Room { free: 9 * at as usize, oldest: at.into() },
         };
         let mut table = Candidates::default();
         table.clear(0, LoadUnit::Requests, 0, None);
@@ -299,7 +299,7 @@ mod tests {
                 (whole.id_hash, whole.weight, whole.share)
             );
             assert_eq!((table.open[at], table.placed[at]), (whole.open, whole.placed));
-            assert_eq!((table.queued[at], table.depth[at], table.room[at]), (whole.queued, whole.depth, whole.room));
+            assert_eq!((table.queued[at], table.depth[at], table.work[at]), (whole.queued, whole.depth, whole.work));
             assert_eq!(table.load[at], f64::from(whole.open) / f64::from(whole.weight));
             seen.push(whole.member);
         }

@@ -129,9 +129,16 @@ fn solve(samples: &[Sample], before: &Coefficients) -> Coefficients {
     // Coordinate descent keeps each at 0 or above; the sums are a convex bowl, so it only goes down.
     let mut found: Coefficients = std::array::from_fn(|at| before[at] / GUESS[at]);
     for _ in 0..200 {
+        let mut moved = 0.0_f64;
         for at in 0..3 {
             let others: f64 = (0..3).filter(|&other| other != at).map(|other| squares[at][other] * found[other]).sum();
-            found[at] = ((right[at] - others) / squares[at][at]).max(0.0);
+            let better = ((right[at] - others) / squares[at][at]).max(0.0);
+            moved = moved.max((better - found[at]).abs());
+            found[at] = better;
+        }
+        // In units of the guess: a thousandth of it is nothing that samples tell.
+        if moved < 1e-4 {
+            break;
         }
     }
     std::array::from_fn(|at| found[at] * GUESS[at])

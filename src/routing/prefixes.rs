@@ -9,7 +9,7 @@ use super::policy::least_cost::Work;
 use super::prefill::Model;
 use super::router::SWEEP;
 use super::{Expectation, Load, Member, Request, Settings, Tick};
-use crate::prefix::{BLOCK_TOKENS, Index, Room, Slot, Stats};
+use crate::prefix::{BLOCK_TOKENS, Index, Slot, Stats};
 
 #[derive(Debug)]
 pub(super) struct Prefixes {
@@ -40,8 +40,6 @@ pub(super) struct Look {
     pub shared: u32,
     /// Leading blocks that too few hold for the requests that begin with them.
     pub seeded: u32,
-    /// Whole blocks of the prompt.
-    pub blocks: u32,
     /// Its tokens.
     pub tokens: Option<u32>,
     /// Where the last answer in it begins and ends, in blocks.
@@ -118,15 +116,14 @@ impl Prefixes {
             limit: prompt.tokens.saturating_sub(1) / BLOCK_TOKENS as u32,
             shared: kept.heads.shared(&prompt.blocks, kept.slots.len()),
             seeded: kept.seeded(),
-            blocks: prompt.blocks.len() as u32,
             tokens: Some(prompt.tokens),
             answer: prompt.answer.map(|(begin, end)| (begin / BLOCK_TOKENS as u32, end / BLOCK_TOKENS as u32)),
         }
     }
 
-    /// What a further prompt would find on a member.
-    pub fn room(&self, member: usize) -> Room {
-        self.kept.as_ref().map_or_else(Room::default, |kept| kept.index.room(kept.slots[member]))
+    /// Seconds to prefill the prompt that was looked up last on a member.
+    pub fn seconds(&self, member: usize, look: Look) -> f64 {
+        look.tokens.map_or(0.0, |prompt| self.model.seconds(prompt, tokens(self.likely(member, look))))
     }
 
     /// What a request asks of a replica, at a price of work.

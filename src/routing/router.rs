@@ -21,7 +21,7 @@ use super::{
     SessionKey, Settings, State, Tick, rendezvous,
 };
 use crate::config::{LoadPolicy, LoadUnit};
-use crate::prefix::{self, Room};
+use crate::prefix;
 
 /// How long a new or returned replica takes to reach its full share.
 const RAMP_MICROS: u64 = 30_000_000;
@@ -223,7 +223,7 @@ impl Router {
                 if let Some(&member) = self.index.get(replica)
                     && self.entries[member as usize].member.incarnation == *incarnation
                 {
-                    self.placements.record(member as usize, false);
+                    self.placements.record(member as usize, false, 0);
                 }
             }
             Effect::Bound { session, replica, incarnation, prompt } => {
@@ -392,9 +392,9 @@ impl Router {
                 open,
                 placed: self.placements.count(at),
                 coming: self.placements.coming(at),
+                work: self.placements.work(at),
                 queued,
                 depth,
-                room: if costs { self.prefixes.room(at) } else { Room::default() },
             });
         }
         if costs && call.acts {
@@ -428,8 +428,9 @@ impl Router {
         let matched = tokens(self.prefixes.depth(member, self.look));
         let mut expectation = None;
         if call.acts {
-            self.placements.record(member, reason == Reason::NoMatch);
             let load = self.shadow_load.is_none().then_some(&self.entries[member].member.load);
+            let seconds = self.prefixes.seconds(member, self.look);
+            self.placements.record(member, reason == Reason::NoMatch, (seconds * 1e6) as u64);
             expectation = self.prefixes.place(member, self.look, request, load, call.now);
         }
         let member = &self.entries[member].member;

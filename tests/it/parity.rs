@@ -173,3 +173,8 @@ async fn cache_aware_computes_in_simulation_what_it_computes_when_served() {
     let policy = Policy::CacheAware(CacheAware { min_match_tokens: 64, ..CacheAware::default() });
     agree(OPEN, policy, "{ type: cache_aware, min_match_tokens: 64 }").await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn least_cost_computes_in_simulation_what_it_computes_when_served() {
+    agree(OPEN, Rule::named("least_cost").and_then(product).expect("a policy"), "least_cost").await;
+}

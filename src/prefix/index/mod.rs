@@ -50,15 +50,6 @@ pub struct Placement {
     leaf: u32,
 }
 
-/// What a replica has to give to a further prompt.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Room {
-    /// Blocks that nothing is known to be in.
-    pub free: usize,
-    /// When what it would give back first was last used: the smaller, the longer ago; comparable within one index.
-    pub oldest: u64,
-}
-
 /// Figures of an index.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -258,14 +249,6 @@ impl Index {
     /// Blocks that a replica holds.
     pub fn held(&self, slot: Slot) -> usize {
         self.replicas.get(slot.at()).filter(|replica| replica.is(slot)).map_or(0, |replica| replica.held)
-    }
-
-    /// What a further prompt would find on a replica.
-    pub fn room(&self, slot: Slot) -> Room {
-        let Some(replica) = self.replicas.get(slot.at()).filter(|replica| replica.is(slot)) else {
-            return Room::default();
-        };
-        Room { free: replica.capacity.saturating_sub(replica.held), oldest: self.oldest[slot.at()] }
     }
 
     fn replica(&mut self, slot: Slot) -> Option<&mut Replica> {

@@ -6,8 +6,8 @@
 //!
 //! T is the time to prefill n tokens of which m are held there (`prefill`), W the seconds of prefill that wait there, and
 //! the price what a second of work costs those who come later ([`crate::routing::busy`]). Where costs are within
-//! [`TIE`] of the least, the session's replica takes it, else who forgets least for it: the one with most room, and of
-//! full ones the one whose oldest prefix was not used for longest.
+//! [`TIE`] of the least, the session's replica takes it, else the one that was given the least prefill lately: where
+//! sessions begin, that is who has fewest of them, and where prompts are found or not, whose cache was churned least.
 //!
 //! A prefix that many requests begin with belongs on as many replicas as its share of the requests asks for. While fewer
 //! hold it, all others are judged as if they did ([`crate::routing::heads`]): without that, the second replica to hold
@@ -21,7 +21,6 @@
 //! read counts for [`UNREAD`] tokens, which the session's replica holds.
 use super::{Aids, Choice};
 use crate::config::{LeastCost, LoadPolicy};
-use crate::prefix::Room;
 use crate::routing::Reason;
 use crate::routing::candidates::{Candidates, FULL_SHARE, Remembered};
 use crate::routing::prefill::Model;
@@ -83,14 +82,6 @@ impl<'a> Costs<'a> {
         (work.price * prefill + table.amount(row) + others) * FULL_SHARE as f64 / table.shares()[row] as f64
     }
 
-    /// Less: less is forgotten for the prompt there. Those with room for it come first, the one with most of it; then
-    /// those whose oldest prefix is out of use for longest.
-    fn forgets(&self, row: usize) -> (u64, usize) {
-        let new = self.work.look.blocks.saturating_sub(self.table.depth(row)) as usize;
-        let Room { free, oldest } = self.table.room(row);
-        if free >= new { (0, usize::MAX - free) } else { (oldest.saturating_add(1), 0) }
-    }
-
     fn reason(&self, row: usize) -> Reason {
         let depth = self.table.depth(row);
         if self.home == Some(row) && self.remembered > depth {
@@ -109,10 +100,9 @@ pub(super) fn choose(settings: &LeastCost, table: &Candidates, aids: &mut Aids<'
     let costs = Costs::new(settings, table, aids.work);
     let least = (0..table.len()).map(|row| costs.of(row)).min_by(f64::total_cmp)?;
     let tied = |row: &usize| costs.of(*row) <= least + TIE;
-    let forgets = |a: &usize, b: &usize| costs.forgets(*a).cmp(&costs.forgets(*b)).then_with(|| table.compare(*a, *b));
     let row = match costs.home.filter(tied) {
         Some(home) => home,
-        None => (0..table.len()).filter(tied).min_by(forgets)?,
+        None => (0..table.len()).filter(tied).min_by(|&a, &b| table.compare_work(a, b))?,
     };
     let reason = costs.reason(row);
     // Of equals each has its turn.
