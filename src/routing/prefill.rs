@@ -3,10 +3,16 @@
 //!
 //! Configured, or learned from the time to the first token of requests that met no queue: the last [`SAMPLES`] of them,
 //! fitted every [`EVERY`]. The fit minimises relative deviations, not their squares (iteratively reweighted least
-//! squares), so up to about half of the samples may be wrong without moving it much; no coefficient is negative. Before
-//! there are [`ENOUGH`], the guess stands: a model of 8 billion parameters on one H100 at half its peak. After that the
-//! guess, scaled to the samples' median, still counts as a few samples of its own at lengths from 0 to 128k tokens, so
-//! that a fit to prompts of one length says nothing absurd of others.
+//! squares), so up to about half of the samples may be wrong without moving it much; no coefficient is negative.
+//!
+//! Prompts of which little is known to be cached are fitted to their slowest tenth, not to their middle ([`COLD`]): the
+//! replica may hold what the index has forgotten, and nothing tells such a hit from a fast replica. With the middle, hits
+//! that nobody expects make prefills look cheap; requests then go where there is no line instead of where their prefix
+//! is, so that most hits are unexpected from then on.
+//!
+//! Before there are [`ENOUGH`], the guess stands: a model of 8 billion parameters on one H100 at half its peak. After that
+//! the guess, scaled to the samples, still counts as a few samples of its own at lengths from 0 to 128k tokens, so that a
+//! fit to prompts of one length says nothing absurd of others.
 use std::collections::VecDeque;
 
 use crate::config::Prefill;
@@ -19,6 +25,9 @@ const EVERY: usize = 16;
 const ENOUGH: usize = 16;
 /// The weight of a guessed sample, next to a measured one's 1.
 const GUESSED: f64 = 0.25;
+/// The quantile that cold prompts are fitted to, and the others.
+const COLD: f64 = 0.9;
+const WARM: f64 = 0.5;
 /// Lengths of the guessed samples.
 const LENGTHS: [f64; 5] = [16.0, 1_000.0, 8_000.0, 32_000.0, 128_000.0];
 /// Longest time to a first token that is believed, in seconds.
@@ -45,11 +54,14 @@ struct Sample {
     of: Coefficients,
     seconds: f64,
     weight: f64,
+    /// So many of such samples are faster.
+    quantile: f64,
 }
 
 impl Sample {
     fn new(tokens: f64, matched: f64, seconds: f64, weight: f64) -> Self {
-        Self { of: [1.0, tokens - matched, tokens * tokens - matched * matched], seconds, weight }
+        let quantile = if 2.0 * matched < tokens { COLD } else { WARM };
+        Self { of: [1.0, tokens - matched, tokens * tokens - matched * matched], seconds, weight, quantile }
     }
 }
 
@@ -99,28 +111,36 @@ fn product(a: &Coefficients, b: &Coefficients) -> f64 {
 }
 
 fn fit(measured: &VecDeque<Sample>) -> Coefficients {
-    let mut ratios: Vec<_> = measured.iter().map(|sample| sample.seconds / product(&GUESS, &sample.of)).collect();
-    ratios.sort_by(f64::total_cmp);
-    let scale = ratios[ratios.len() / 2];
+    let ratio = |sample: &Sample| sample.seconds / product(&GUESS, &sample.of);
+    let scaled = |quantile: f64| {
+        let mut ratios: Vec<_> = measured.iter().filter(|sample| sample.quantile == quantile).map(ratio).collect();
+        ratios.sort_by(f64::total_cmp);
+        ratios.get((ratios.len() as f64 * quantile) as usize).copied()
+    };
+    let scale = scaled(COLD).or_else(|| scaled(WARM)).unwrap_or(1.0);
     let guessed = GUESS.map(|coefficient| coefficient * scale);
     let mut samples: Vec<_> = measured.iter().copied().collect();
     samples.extend(LENGTHS.map(|tokens| {
         let of = Sample::new(tokens, 0.0, 0.0, 0.0).of;
-        Sample { of, seconds: product(&guessed, &of), weight: GUESSED }
+        Sample { quantile: WARM, ..Sample::new(tokens, 0.0, product(&guessed, &of), GUESSED) }
     }));
-    (0..16).fold(guessed, |before, _| solve(&samples, &before))
+    (0..16).fold(guessed, |before, _| solve(&samples, &guessed, &before))
 }
 
-/// One step: least squares with each sample weighted by 1 ÷ its deviation under the coefficients before.
-fn solve(samples: &[Sample], before: &Coefficients) -> Coefficients {
-    // In units of the guess, so that the sums are of one size.
+/// One step: least squares with each sample weighted by 1 ÷ its deviation under the coefficients before, and by its
+/// quantile (the pinball loss of quantile regression).
+fn solve(samples: &[Sample], guessed: &Coefficients, before: &Coefficients) -> Coefficients {
+    // Deviations are relative to the guess or to what was measured, whichever is more: so what is far off, either way,
+    // weighs no more than the rest. Coefficients are in units of the guess, so that the sums are of one size.
     let (mut squares, mut right) = ([[0.0; 3]; 3], [0.0; 3]);
     for sample in samples {
-        let x: Coefficients = std::array::from_fn(|at| sample.of[at] * GUESS[at] / sample.seconds);
-        let off = (product(before, &sample.of) / sample.seconds - 1.0).abs();
-        let weight = sample.weight / off.max(0.01);
+        let scale = product(guessed, &sample.of).max(sample.seconds);
+        let x: Coefficients = std::array::from_fn(|at| sample.of[at] * GUESS[at] / scale);
+        let off = (product(before, &sample.of) - sample.seconds) / scale;
+        let side = if off < 0.0 { sample.quantile } else { 1.0 - sample.quantile };
+        let weight = 2.0 * side * sample.weight / off.abs().max(0.01);
         for row in 0..3 {
-            right[row] += weight * x[row];
+            right[row] += weight * x[row] * sample.seconds / scale;
             for column in 0..3 {
                 squares[row][column] += weight * x[row] * x[column];
             }
@@ -136,7 +156,7 @@ fn solve(samples: &[Sample], before: &Coefficients) -> Coefficients {
             moved = moved.max((better - found[at]).abs());
             found[at] = better;
         }
-        // In units of the guess: a thousandth of it is nothing that samples tell.
+        // In units of the guess: less of it is nothing that samples tell.
         if moved < 1e-4 {
             break;
         }
@@ -172,19 +192,36 @@ mod tests {
         assert!(model.seconds(8_000, 7_000) < model.seconds(8_000, 0));
     }
 
-    #[test]
-    fn it_learns_though_a_quarter_of_the_samples_is_far_off() {
+    /// Learns 400 samples, each `wrong` in its own way; how far off it is for prompts of several lengths.
+    fn after(wrong: impl Fn(&mut fastrand::Rng, u32, u32) -> f64) -> Vec<f64> {
         let mut model = Model::new(&Prefill::Learned);
         let mut rng = fastrand::Rng::with_seed(1);
         for _ in 0..400 {
             let tokens = rng.u32(100..30_000);
-            let matched = if rng.bool() { rng.u32(..tokens) } else { 0 };
-            let noise = if rng.u32(..4) == 0 { 5.0 } else { 0.9 + 0.2 * rng.f64() };
+            let matched = if rng.bool() { rng.u32(tokens / 2..tokens) } else { 0 };
+            let noise = wrong(&mut rng, tokens, matched) * (0.95 + 0.1 * rng.f64());
             model.learn(tokens, matched, truth(tokens.into(), matched.into()) * noise);
         }
-        for (tokens, matched) in [(500, 0), (4_000, 0), (4_000, 3_500), (16_000, 0), (30_000, 15_000)] {
-            let off = off(&model, tokens, matched);
-            assert!(off.abs() < 0.2, "{tokens} {matched}: {off}");
+        let lengths = [(500, 0), (4_000, 0), (4_000, 3_500), (16_000, 0), (30_000, 15_000)];
+        lengths.map(|(tokens, matched)| off(&model, tokens, matched)).to_vec()
+    }
+
+    #[test]
+    fn it_learns_though_a_few_samples_are_far_too_slow() {
+        let slow = |rng: &mut fastrand::Rng, _, _| if rng.u32(..20) == 0 { 5.0 } else { 1.0 };
+        for off in after(slow) {
+            assert!(off.abs() < 0.2, "{off}");
+        }
+    }
+
+    #[test]
+    fn it_learns_though_most_prompts_taken_for_cold_are_not() {
+        let hit = |rng: &mut fastrand::Rng, tokens: u32, matched| {
+            let is_hit = matched == 0 && rng.u32(..10) < 7;
+            if is_hit { truth(tokens.into(), f64::from(tokens) - 50.0) / truth(tokens.into(), 0.0) } else { 1.0 }
+        };
+        for off in after(hit) {
+            assert!(off.abs() < 0.3, "{off}");
         }
     }
 
