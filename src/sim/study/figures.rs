@@ -128,7 +128,8 @@ fn setup(workload: Generated, rules: &[&str], replicas: &[usize], seeds: u64) ->
     }
 }
 
-const PRODUCT: [&str; 6] = ["random", "least_load", "power_of_two", "session_sticky", "header_hash", "cache_aware"];
+const PRODUCT: [&str; 7] =
+    ["random", "least_load", "power_of_two", "session_sticky", "header_hash", "cache_aware", "least_cost"];
 
 fn chat() -> Setup {
     setup(Generated::Chat, &["round_robin", "study_hash", "study_cache_aware"], &REPLICAS, SEEDS)
