@@ -4,7 +4,7 @@
 //! blocks and holds its part of the replica's virtual queue. Without an index nothing here costs or knows anything.
 use std::sync::Arc;
 
-use super::heads::Heads;
+use super::heads::{self, Heads};
 use super::policy::least_cost::Work;
 use super::prefill::Model;
 use super::router::SWEEP;
@@ -31,6 +31,16 @@ struct Kept {
     reach: u32,
 }
 
+/// A head that too few hold for the requests that begin with it; of none, all is 0.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Seed {
+    /// Its blocks.
+    pub blocks: u32,
+    /// The part of what one more copy costs that a request is to pay: a copy serves those who will come, as many as came
+    /// in the window in which heads are counted.
+    pub pays: f64,
+}
+
 /// What is known of a request's prompt.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Look {
@@ -38,8 +48,8 @@ pub(super) struct Look {
     limit: u32,
     /// Leading blocks that count for nobody.
     pub shared: u32,
-    /// Leading blocks that too few hold for the requests that begin with them.
-    pub seeded: u32,
+    /// What of it should be on more replicas.
+    pub seed: Seed,
     /// Its tokens.
     pub tokens: Option<u32>,
     /// Where the last answer in it begins and ends, in blocks.
@@ -115,7 +125,7 @@ impl Prefixes {
         Look {
             limit: prompt.tokens.saturating_sub(1) / BLOCK_TOKENS as u32,
             shared: kept.heads.shared(&prompt.blocks, kept.slots.len()),
-            seeded: kept.seeded(),
+            seed: kept.seed(),
             tokens: Some(prompt.tokens),
             answer: prompt.answer.map(|(begin, end)| (begin / BLOCK_TOKENS as u32, end / BLOCK_TOKENS as u32)),
         }
@@ -242,12 +252,19 @@ impl Prefixes {
 }
 
 impl Kept {
-    /// The longest head of the prompt looked up last that fewer members hold than its share of the requests asks for.
-    fn seeded(&self) -> u32 {
-        let wanted = |share: f64| (share * self.slots.len() as f64).ceil() as usize;
-        let holders = |end| self.slots.iter().filter(|slot| self.depths[slot.at()] >= end).count();
-        let few = |&(end, share): &(u32, f64)| end == self.reach && holders(end) < wanted(share);
-        self.heads.shares().filter(few).map(|(end, _)| end).max().unwrap_or(0)
+    /// The head that the match of the prompt looked up last ends with, where fewer members hold it than its share of the
+    /// requests asks for.
+    fn seed(&self) -> Seed {
+        let members = self.slots.len() as f64;
+        let Some((blocks, share)) = self.heads.shares().find(|(end, _)| *end == self.reach) else {
+            return Seed::default();
+        };
+        let holders = self.slots.iter().filter(|slot| self.depths[slot.at()] >= blocks).count() as f64;
+        if holders >= (share * members).ceil() {
+            return Seed::default();
+        }
+        let comes = share * heads::WINDOW * members;
+        Seed { blocks, pays: ((holders + 1.0) / comes).min(1.0) }
     }
 
     fn answered(&mut self, expectation: &Expectation) {
