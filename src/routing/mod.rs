@@ -16,6 +16,7 @@ mod rendezvous;
 mod router;
 #[cfg(test)]
 mod tests;
+mod trust;
 
 use std::sync::Arc;
 
@@ -24,6 +25,7 @@ use crate::prefix;
 
 pub use load::{Load, Reservation, State, Status};
 pub use router::Router;
+pub use trust::{Reported, TOLERANCE};
 
 /// Time since an origin of the caller's choice (process start, simulation start), in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
