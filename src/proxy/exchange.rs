@@ -282,6 +282,9 @@ impl Exchange {
             let reported = Reported { prompt_tokens, cached_tokens };
             let predicted = reported.in_its_tokens(self.matched, tokens);
             self.count_on_replica(|tokens| tokens.predicted(predicted, cached_tokens, TOLERANCE));
+            if let Some(expected) = &mut self.expected {
+                expected.reported(reported);
+            }
         }
     }
 

@@ -96,6 +96,10 @@ pub struct Expectation {
     queued: Option<(Arc<Load>, queue::Ticket)>,
     /// What of the prompt was matched, in tokens.
     matched: u32,
+    /// What of it the replica had answered with before, and held since, as far as the index knows.
+    known: u32,
+    /// What its prefill taught.
+    sample: Option<u64>,
     /// All its blocks were known somewhere.
     repeat: bool,
     /// See [`Request::streams`].
