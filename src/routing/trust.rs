@@ -68,15 +68,16 @@ pub(super) struct Trust {
     configured: usize,
     /// Blocks, as assumed: never more.
     assumed: usize,
-    /// Of the reports since the last judgement: how many, the tokens known to be cached, and those that were not.
+    /// Of the reports since the last judgement: how many, the tokens known to be cached or found so, and those that were
+    /// known and not found.
     reports: u32,
-    known: u64,
+    tokens: u64,
     missing: u64,
 }
 
 impl Trust {
     pub fn new(configured: usize) -> Self {
-        Self { configured, assumed: configured, reports: 0, known: 0, missing: 0 }
+        Self { configured, assumed: configured, reports: 0, tokens: 0, missing: 0 }
     }
 
     /// Another configured capacity is believed anew.
@@ -94,19 +95,22 @@ impl Trust {
     /// A request ended of whose prompt of `tokens` so many were `known` to be cached, when the index counted on `held`
     /// blocks there. Whether the capacity is another one now.
     pub fn report(&mut self, known: u32, tokens: u32, reported: Reported, held: usize) -> bool {
-        if known == 0 {
+        let cached = reported.cached_of(tokens);
+        // What is found without being known counts as well: where too little is assumed, nothing may be known.
+        let either = known.max(cached);
+        if either <= TOLERANCE {
             return false;
         }
-        let missing = known.saturating_sub(reported.cached_of(tokens));
+        let missing = known.saturating_sub(cached);
         self.reports += 1;
-        self.known += u64::from(known);
+        self.tokens += u64::from(either);
         self.missing += if missing > reported.tolerance(known, tokens) { missing.into() } else { 0 };
         self.reports >= REPORTS && self.judge(held)
     }
 
     fn judge(&mut self, held: usize) -> bool {
-        let (before, share) = (self.assumed, self.missing as f64 / self.known as f64);
-        (self.reports, self.known, self.missing) = (0, 0, 0);
+        let (before, share) = (self.assumed, self.missing as f64 / self.tokens as f64);
+        (self.reports, self.tokens, self.missing) = (0, 0, 0);
         if share > SHARE {
             // A replica that is not full yet can't lack more than it was given.
             let kept = self.assumed.min(held) as f64 * (1.0 - share.min(STEP));
@@ -161,6 +165,17 @@ mod tests {
         assert_eq!(trust.capacity(), 1_000);
         reports(&mut trust, 2 * REPORTS, 1_600 - TOLERANCE - 200);
         assert!(trust.capacity() < 1_000);
+    }
+
+    #[test]
+    fn it_recovers_although_nothing_is_known_any_more() {
+        let mut trust = Trust::new(1_000);
+        reports(&mut trust, 100 * REPORTS, 0);
+        let least = trust.capacity();
+        for _ in 0..REPORTS {
+            trust.report(0, TOKENS, Reported { prompt_tokens: TOKENS, cached_tokens: 1_600 }, 10);
+        }
+        assert!(trust.capacity() > least);
     }
 
     #[test]

@@ -129,6 +129,7 @@ pub struct Metrics {
     prompt_fallbacks: IntCounterVec,
     tokens: TokenFamilies,
     index_pairs: IntGaugeVec,
+    index_capacity: IntGaugeVec,
     index_bytes: IntGaugeVec,
     index_evicted: IntCounterVec,
     boundary_bytes: IntGaugeVec,
@@ -223,6 +224,7 @@ impl Metrics {
                 predictions: build!(r, IntCounterVec, PREDICTIONS),
             },
             index_pairs: build!(r, IntGaugeVec, INDEX_PAIRS),
+            index_capacity: build!(r, IntGaugeVec, INDEX_CAPACITY),
             index_bytes: build!(r, IntGaugeVec, INDEX_BYTES),
             index_evicted: build!(r, IntCounterVec, INDEX_EVICTED),
             boundary_bytes: build!(r, IntGaugeVec, BOUNDARY_BYTES),
@@ -331,9 +333,11 @@ impl Metrics {
         self.queued_seconds.with_label_values(&[replica]).set(seconds);
     }
 
-    /// Sets what a pool's prefix index knows of a replica.
-    pub fn set_index_blocks(&self, pool: &str, replica: &str, blocks: usize) {
-        self.index_pairs.with_label_values(&[pool, replica]).set(i64::try_from(blocks).unwrap_or(i64::MAX));
+    /// Sets what a pool's prefix index knows of a replica, and what it assumes that it keeps.
+    pub fn set_index_blocks(&self, pool: &str, replica: &str, held: usize, capacity: usize) {
+        for (family, blocks) in [(&self.index_pairs, held), (&self.index_capacity, capacity)] {
+            family.with_label_values(&[pool, replica]).set(i64::try_from(blocks).unwrap_or(i64::MAX));
+        }
     }
 
     /// Sets the figures of a pool's prefix index.

@@ -118,3 +118,30 @@ async fn only_whole_answers_that_generate_count() {
         assert_eq!(proxy.metric("warmroute_reported_cached_tokens_total").await, 48.0 * expected[0]);
     }
 }
+
+/// A cache of 5,000 tokens that is believed to be twenty times as large: each conversation is forgotten before its turn
+/// comes again, and the router stops expecting it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cache_smaller_than_configured_is_found_out() {
+    let mock =
+        Mock::start(&["--model", "m", "--cache-tokens", "5000", "--prefill-tps", "1000000", "--decode-tps", "100000"]);
+    let replica = format!("{{ id: r0, url: \"http://{}\", cache_tokens: 100000 }}", mock.address());
+    let pool = Pool::model("m").replica(&replica).with("policy: { type: cache_aware, min_match_tokens: 64 }");
+    let proxy = Proxy::start(&Config::new(pool)).await;
+    assert_eq!(proxy.metric("warmroute_index_capacity_blocks").await, 6_250.0);
+    let prompts: Vec<_> = (0..10).map(|seed| letters(4_000, seed)).collect();
+    let mut client = proxy.client().await;
+    let over = || proxy.metric("warmroute_prediction_error_tokens_total{direction=\"over\"}");
+    let mut after = [0.0; 2];
+    for after in &mut after {
+        for turn in 0..200 {
+            let body = json!({"model": "m", "prompt": prompts[turn % prompts.len()], "max_tokens": 1});
+            assert_eq!(client.exchange(&Request::post("/v1/completions", &body)).await.status(), 200);
+        }
+        *after = over().await;
+    }
+    let capacity = proxy.metric("warmroute_index_capacity_blocks").await;
+    assert!(capacity < 1_000.0, "{capacity} blocks are assumed");
+    let [first, second] = [after[0], after[1] - after[0]];
+    assert!(first > 50_000.0 && second < first / 5.0, "{first} tokens over, and {second} in a second round");
+}
