@@ -8,19 +8,20 @@ use parking_lot::Mutex;
 
 use super::Clock;
 use super::pool::Core;
-use crate::routing::Expectation;
+use crate::routing::{Expectation, Reported};
 
 /// An expectation on its way with a request; its drop is the request's end.
 #[derive(Debug)]
 pub struct Expected {
     core: Arc<Mutex<Core>>,
     expectation: Option<Expectation>,
+    reported: Option<Reported>,
     clock: Clock,
 }
 
 impl Expected {
     pub(super) fn new(core: Arc<Mutex<Core>>, expectation: Expectation, clock: Clock) -> Self {
-        Self { core, expectation: Some(expectation), clock }
+        Self { core, expectation: Some(expectation), reported: None, clock }
     }
 
     /// The first output has come. Only the first call counts.
@@ -39,6 +40,11 @@ impl Expected {
         }
     }
 
+    /// The engine has said what it found in its cache; the core hears of it with the request's end.
+    pub fn reported(&mut self, reported: Reported) {
+        self.reported = Some(reported);
+    }
+
     /// The attempt failed before the replica computed anything.
     pub fn withdraw(mut self) {
         if let Some(expectation) = self.expectation.take() {
@@ -50,7 +56,11 @@ impl Expected {
 impl Drop for Expected {
     fn drop(&mut self) {
         if let Some(expectation) = self.expectation.take() {
-            self.core.lock().router.finish(expectation, self.clock.now());
+            let mut core = self.core.lock();
+            if let Some(reported) = self.reported {
+                core.router.reported(&expectation, reported);
+            }
+            core.router.finish(expectation, self.clock.now());
         }
     }
 }

@@ -321,9 +321,10 @@ impl Pool {
         self.core.lock().router.index_stats()
     }
 
-    /// Blocks that its index knows on a replica.
-    pub fn index_held(&self, replica: &str) -> usize {
-        self.core.lock().router.index_held(replica)
+    /// Blocks that its index knows on a replica, and those that it assumes that one to keep.
+    pub fn index_blocks(&self, replica: &str) -> (usize, usize) {
+        let router = &self.core.lock().router;
+        (router.index_held(replica), router.index_capacity(replica))
     }
 
     /// Its prefix index as it is, at most `limit` runs of it; `None` where none is kept.

@@ -6,7 +6,7 @@ use prometheus::{Histogram, IntCounter};
 
 use super::Replica;
 use super::shadow::ShadowMetrics;
-use crate::telemetry::Metrics;
+use crate::telemetry::{Metrics, TokenMetrics};
 
 /// A pool's metric handles.
 #[derive(Debug)]
@@ -27,8 +27,8 @@ pub struct PoolMetrics {
     pub(super) shadow: ShadowMetrics,
     /// What became of prompts.
     pub prompts: Prompts,
-    /// Tokens of the prompts that went to each replica, and of these the matched ones.
-    tokens: HashMap<Arc<str>, [IntCounter; 2]>,
+    /// Tokens of prompts, by replica.
+    tokens: HashMap<Arc<str>, TokenMetrics>,
 }
 
 /// What blocks of prompts are made of.
@@ -67,7 +67,7 @@ impl PoolMetrics {
     /// Handles of the pool of that name.
     pub(super) fn new(name: &str, replicas: &[Arc<Replica>], metrics: &Metrics) -> Self {
         let phase = |phase| metrics.phase(name, phase);
-        let tokens = |replica: &Arc<Replica>| (replica.id().clone(), metrics.prompt_tokens(name, replica.id()));
+        let tokens = |replica: &Arc<Replica>| (replica.id().clone(), metrics.tokens(name, replica.id()));
         Self {
             bytes_in: metrics.bytes_in.with_label_values(&[name]),
             bytes_out: metrics.bytes_out.with_label_values(&[name]),
@@ -88,9 +88,8 @@ impl PoolMetrics {
         }
     }
 
-    /// Tokens of prompts that went to a replica, and of these the matched ones; `None` for a replica that joined after
-    /// this generation of the pool was made.
-    pub fn tokens_on(&self, replica: &str) -> Option<&[IntCounter; 2]> {
+    /// Tokens of prompts on a replica; `None` for one that joined after this generation of the pool was made.
+    pub fn tokens_on(&self, replica: &str) -> Option<&TokenMetrics> {
         self.tokens.get(replica)
     }
 }

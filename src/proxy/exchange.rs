@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use http::{HeaderMap, Method, StatusCode};
-use prometheus::IntCounter;
 
 use super::problem::Problem;
 use super::prompt::Known;
 use super::{Proxy, Snapshot, head};
 use crate::api::{Cause, Phase, Source};
+use crate::engine::Usage;
 use crate::fleet::{Decided, Expected, Place, Pool, Replica};
-use crate::routing::{Effect, Reason};
-use crate::telemetry::Record;
+use crate::routing::{Effect, Reason, Reported, TOLERANCE};
+use crate::telemetry::{Record, TokenMetrics};
 
 /// How a request ended; a label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,6 +82,9 @@ pub struct Exchange {
     prompt: Option<Known>,
     /// Leading tokens of the prompt that the replica was expected to hold.
     matched: u32,
+    /// Sequences that it has the engine generate.
+    sequences: u32,
+    usage: Option<Usage>,
     place: Option<Place>,
     expected: Option<Expected>,
     attempts: u32,
@@ -114,6 +117,8 @@ impl Exchange {
             session: None,
             prompt: None,
             matched: 0,
+            sequences: 1,
+            usage: None,
             place: None,
             expected: None,
             attempts: 0,
@@ -208,6 +213,7 @@ impl Exchange {
         self.attempts += 1;
         self.reason = Some(plan.reason);
         self.matched = plan.matched;
+        self.sequences = plan.leg.reservation.sequences();
         self.expected = expected;
         self.place = Some(replica.hold(plan.leg.reservation));
         self.replica = Some(replica);
@@ -264,6 +270,24 @@ impl Exchange {
         }
     }
 
+    /// The answer arrived whole, and reported its usage, or none.
+    pub fn used(&mut self, usage: Option<Usage>) {
+        self.usage = usage;
+        let prompt = usage.map(|usage| usage.prompt_tokens);
+        let cached = self.cached_tokens();
+        self.count_on_replica(|tokens| tokens.reported(prompt, cached));
+        // Engines count several sequences together, each in its own way.
+        let (Some(prompt_tokens), Some(cached_tokens), 1) = (prompt, cached, self.sequences) else { return };
+        if let Some(tokens) = self.prompt_tokens() {
+            let reported = Reported { prompt_tokens, cached_tokens };
+            let predicted = reported.in_its_tokens(self.matched, tokens);
+            self.count_on_replica(|tokens| tokens.predicted(predicted, cached_tokens, TOLERANCE));
+            if let Some(expected) = &mut self.expected {
+                expected.reported(reported);
+            }
+        }
+    }
+
     /// The answer arrived whole.
     pub fn finished(&mut self) {
         let outcome = self.status.map_or(Outcome::Ok, Outcome::of);
@@ -308,6 +332,11 @@ impl Exchange {
         self.prompt_tokens().map(|_| self.matched)
     }
 
+    /// Tokens of the prompt that the engine says it found in its cache.
+    fn cached_tokens(&self) -> Option<u32> {
+        self.usage.and_then(|usage| usage.cached_tokens)
+    }
+
     /// Says in an answer's head which replica it is of, and why, if its client is one that may know.
     pub fn expose(&self, headers: &mut HeaderMap) {
         // The peer of the socket, or whom a PROXY protocol header names that came from a configured peer; never what a
@@ -321,16 +350,12 @@ impl Exchange {
         }
     }
 
-    fn count_tokens(&self, pool: &Pool) {
-        let (Some(tokens), Some(replica)) = (self.prompt_tokens(), &self.replica) else { return };
-        let count = |[prompt, matched]: [&IntCounter; 2]| {
-            prompt.inc_by(tokens.into());
-            matched.inc_by(self.matched.into());
-        };
+    fn count_on_replica(&self, count: impl Fn(&TokenMetrics)) {
+        let (Some(pool), Some(replica)) = (&self.pool, &self.replica) else { return };
         match pool.metrics.tokens_on(replica.id()) {
-            Some(known) => count(known.each_ref()),
+            Some(known) => count(known),
             // One that joined after this request came.
-            None => count(self.proxy.metrics.prompt_tokens(pool.name(), replica.id()).each_ref()),
+            None => count(&self.proxy.metrics.tokens(pool.name(), replica.id())),
         }
     }
 
@@ -349,7 +374,9 @@ impl Exchange {
         let duration = self.started.elapsed();
         if let Some(pool) = &self.pool {
             pool.metrics.bytes_out.inc_by(self.bytes_out);
-            self.count_tokens(pool);
+            if let Some(tokens) = self.prompt_tokens() {
+                self.count_on_replica(|counters| counters.sent(tokens, self.matched));
+            }
             if let (Some(replica), Some(reason)) = (&self.replica, self.reason) {
                 let metrics = &self.proxy.metrics;
                 metrics.request(pool.name(), replica.id(), reason.as_str(), outcome.as_str()).inc();
@@ -377,6 +404,7 @@ impl Exchange {
                 session: self.session.map(Source::as_str),
                 prompt_tokens: self.prompt_tokens(),
                 matched_tokens: self.matched_tokens(),
+                cached_tokens: self.cached_tokens(),
                 basis: self.prompt.as_ref().map(|prompt| prompt.basis),
                 fallback: self.prompt.as_ref().and_then(|prompt| prompt.fallback),
                 attempts: self.attempts,

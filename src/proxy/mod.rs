@@ -158,7 +158,8 @@ impl Proxy {
             if let Some(index) = pool.index_stats() {
                 self.metrics.set_index(pool.name(), index.bytes, index.evicted);
                 for replica in pool.replicas() {
-                    self.metrics.set_index_blocks(pool.name(), replica.id(), pool.index_held(replica.id()));
+                    let (held, capacity) = pool.index_blocks(replica.id());
+                    self.metrics.set_index_blocks(pool.name(), replica.id(), held, capacity);
                 }
             }
             if pool.settings().tokenizer.is_some() && pool.settings().uses_prompts() {

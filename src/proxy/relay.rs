@@ -16,6 +16,7 @@ use tokio::time::{Instant, Sleep};
 use super::exchange::Exchange;
 use super::stored::Place;
 use crate::api::{Cause, Family, IdObserver, Scanner, stream_error};
+use crate::engine::Observer;
 use crate::fleet::{Connection, Pool, Replica};
 use crate::routing::Effect;
 
@@ -42,6 +43,8 @@ pub struct Relay {
     family: Family,
     stream: Option<Scanner>,
     stored_id: Option<IdObserver>,
+    reports: bool,
+    usage: Option<Observer>,
     /// The request's prompt is known to have been computed.
     prefilled: bool,
     on_success: Option<Effect>,
@@ -68,6 +71,10 @@ pub struct Parts {
     pub stream: bool,
     /// Whether it may name a stored response.
     pub stores: bool,
+    /// Whether it should report usage.
+    pub reports: bool,
+    /// Whether it can be read: what is compressed is passed on unread.
+    pub plain: bool,
     /// To be applied when the answer begins.
     pub on_success: Option<Effect>,
     /// Longest silence.
@@ -86,6 +93,8 @@ impl Relay {
             family: parts.family,
             stream: parts.stream.then(Scanner::default),
             stored_id: parts.stores.then(|| IdObserver::new(parts.stream)),
+            reports: parts.reports,
+            usage: (parts.reports && parts.plain).then(|| Observer::new(parts.stream)),
             prefilled: false,
             on_success: parts.on_success,
             idle: parts.idle,
@@ -104,6 +113,9 @@ impl Relay {
         self.incoming = None;
         if let Some(connection) = self.connection.take() {
             self.replica.connections().give_back(connection);
+        }
+        if std::mem::take(&mut self.reports) {
+            self.exchange.used(self.usage.take().and_then(Observer::finish));
         }
         self.exchange.finished();
     }
@@ -131,6 +143,9 @@ impl Relay {
         self.succeeded();
         if let Some(scanner) = &mut self.stream {
             scanner.feed(data);
+        }
+        if let Some(usage) = &mut self.usage {
+            usage.feed(data);
         }
         if !self.prefilled && self.has_output(data) {
             self.prefilled = true;

@@ -31,9 +31,18 @@ use crate::routing;
 /// What a request comes to.
 enum Reply {
     /// An engine's answer.
-    Engine { answered: Box<Answered>, pool: Arc<Pool>, stores: bool },
+    Engine { answered: Box<Answered>, pool: Arc<Pool>, asked: Asked },
     /// The router's own.
     Own(Response<Bytes>),
+}
+
+/// What an answer may hold that the router looks at.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    /// The id of a stored response.
+    stores: bool,
+    /// Usage of what it made the engine generate.
+    reports: bool,
 }
 
 /// Answers one request; every failure is an answer.
@@ -66,8 +75,8 @@ pub async fn handle(
     };
     let reply = reply.unwrap_or_else(|| Err(Problem::new(Cause::ShuttingDown, exchange.phase(), relay::CUT)));
     let mut response = match reply {
-        Ok(Reply::Engine { answered, pool, stores }) => {
-            return Ok(relayed(exchange, *answered, pool, family, stores, busy));
+        Ok(Reply::Engine { answered, pool, asked }) => {
+            return Ok(relayed(exchange, *answered, pool, family, asked, busy));
         }
         Ok(Reply::Own(response)) => {
             close |= has_body;
@@ -198,8 +207,8 @@ async fn send(
     let body = admitted.body.clone();
     let outgoing = Outgoing { method: head.method, target: head.uri, headers, body, attempt, seek: false };
     let answered = forward::forward(exchange, &pool, &outgoing, request).await?;
-    let stores = endpoint.family == Family::Responses;
-    Ok(Reply::Engine { answered: Box::new(answered), pool, stores })
+    let asked = Asked { stores: endpoint.family == Family::Responses, reports: !endpoint.load_only };
+    Ok(Reply::Engine { answered: Box::new(answered), pool, asked })
 }
 
 /// A stored response: where it is known to be, and nowhere else; or wherever it is found. One that is known to a replica
@@ -230,10 +239,12 @@ async fn stored_response(
         pinned_only: home.is_some(),
         ..Default::default()
     };
+    // What it used was reported when it was made.
+    let asked = Asked { stores: false, reports: false };
     if let Some((pool, _)) = home {
         exchange.in_pool(pool);
         let answered = Box::new(forward::forward(exchange, pool, &outgoing, request).await?);
-        return Ok(Reply::Engine { answered, pool: pool.clone(), stores: false });
+        return Ok(Reply::Engine { answered, pool: pool.clone(), asked });
     }
     let mut last = Err(Problem::new(Cause::NoReplicaReady, Phase::Decide, "no replica is ready; try again later"));
     for pool in pools {
@@ -241,7 +252,7 @@ async fn stored_response(
         match forward::forward(exchange, pool, &outgoing, request.clone()).await {
             Ok(answered) => {
                 let found = answered.response.status() != http::StatusCode::NOT_FOUND;
-                last = Ok(Reply::Engine { answered: Box::new(answered), pool: pool.clone(), stores: false });
+                last = Ok(Reply::Engine { answered: Box::new(answered), pool: pool.clone(), asked });
                 if found {
                     break;
                 }
@@ -258,7 +269,7 @@ fn relayed(
     answered: Answered,
     pool: Arc<Pool>,
     family: Family,
-    stores: bool,
+    asked: Asked,
     busy: Busy,
 ) -> Response<AnswerBody> {
     let Answered { response, connection, replica, on_success } = answered;
@@ -274,7 +285,7 @@ fn relayed(
     }
     head.version = http::Version::HTTP_11;
     let idle = exchange.snapshot().config.timeouts.idle;
-    let stores = stores && plain && head.status.is_success();
+    let success = head.status.is_success();
     let relay = Relay::new(relay::Parts {
         incoming,
         connection,
@@ -283,7 +294,9 @@ fn relayed(
         replica,
         family,
         stream: stream && plain,
-        stores,
+        stores: asked.stores && plain && success,
+        reports: asked.reports && success,
+        plain,
         on_success,
         idle,
     });

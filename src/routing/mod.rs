@@ -16,6 +16,7 @@ mod rendezvous;
 mod router;
 #[cfg(test)]
 mod tests;
+mod trust;
 
 use std::sync::Arc;
 
@@ -24,6 +25,7 @@ use crate::prefix;
 
 pub use load::{Load, Reservation, State, Status};
 pub use router::Router;
+pub use trust::{Reported, TOLERANCE};
 
 /// Time since an origin of the caller's choice (process start, simulation start), in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -94,6 +96,10 @@ pub struct Expectation {
     queued: Option<(Arc<Load>, queue::Ticket)>,
     /// What of the prompt was matched, in tokens.
     matched: u32,
+    /// What of it the replica had answered with before, and held since, as far as the index knows.
+    known: u32,
+    /// What its prefill taught.
+    sample: Option<u64>,
     /// All its blocks were known somewhere.
     repeat: bool,
     /// See [`Request::streams`].

@@ -46,6 +46,8 @@ pub(super) struct Model {
     coefficients: Coefficients,
     /// `None`: the operator's coefficients stand.
     samples: Option<VecDeque<Sample>>,
+    /// Samples ever taken: each one's number is how many there were before it.
+    taken: u64,
     unread: usize,
 }
 
@@ -68,9 +70,9 @@ impl Sample {
 impl Model {
     pub fn new(settings: &Prefill) -> Self {
         match *settings {
-            Prefill::Learned => Self { coefficients: GUESS, samples: Some(VecDeque::new()), unread: 0 },
+            Prefill::Learned => Self { coefficients: GUESS, samples: Some(VecDeque::new()), taken: 0, unread: 0 },
             Prefill::Fixed { overhead, per_token, per_pair } => {
-                Self { coefficients: [overhead, per_token, per_pair], samples: None, unread: 0 }
+                Self { coefficients: [overhead, per_token, per_pair], samples: None, taken: 0, unread: 0 }
             }
         }
     }
@@ -78,7 +80,7 @@ impl Model {
     /// Takes new settings; what was learned stays while it is wanted.
     pub fn set(&mut self, settings: &Prefill) {
         if !(*settings == Prefill::Learned && self.samples.is_some()) {
-            *self = Self::new(settings);
+            *self = Self { taken: self.taken, ..Self::new(settings) };
         }
     }
 
@@ -88,11 +90,11 @@ impl Model {
         product(&self.coefficients, &Sample::new(tokens.into(), matched, 0.0, 0.0).of)
     }
 
-    /// A request that met no queue had its first output after `seconds`.
-    pub fn learn(&mut self, tokens: u32, matched: u32, seconds: f64) {
-        let Some(samples) = &mut self.samples else { return };
+    /// A request that met no queue had its first output after `seconds`. The sample's number, for [`Self::correct`].
+    pub fn learn(&mut self, tokens: u32, matched: u32, seconds: f64) -> Option<u64> {
+        let samples = self.samples.as_mut()?;
         if !(seconds > 0.0 && seconds <= LONGEST) {
-            return;
+            return None;
         }
         samples.push_back(Sample::new(tokens.into(), matched.min(tokens).into(), seconds, 1.0));
         if samples.len() > SAMPLES {
@@ -102,6 +104,19 @@ impl Model {
         if self.unread >= EVERY && samples.len() >= ENOUGH {
             self.unread = 0;
             self.coefficients = fit(samples);
+        }
+        self.taken += 1;
+        Some(self.taken - 1)
+    }
+
+    /// So many tokens of a sample's prompt were cached, as the engine has it: the next fit takes that.
+    pub fn correct(&mut self, sample: u64, tokens: u32, cached: u32) {
+        let age = self.taken.checked_sub(sample + 1).and_then(|age| usize::try_from(age).ok());
+        if let (Some(samples), Some(age)) = (&mut self.samples, age)
+            && let Some(at) = samples.len().checked_sub(age + 1)
+            && let Some(sample) = samples.get_mut(at)
+        {
+            *sample = Sample::new(tokens.into(), cached.min(tokens).into(), sample.seconds, sample.weight);
         }
     }
 }
@@ -179,7 +194,7 @@ mod tests {
     #[test]
     fn fixed_coefficients_are_the_formula_and_nothing_moves_them() {
         let mut model = Model::new(&Prefill::Fixed { overhead: 0.5, per_token: 0.001, per_pair: 1e-6 });
-        (0..100).for_each(|_| model.learn(1_000, 0, 60.0));
+        (0..100).for_each(|_| _ = model.learn(1_000, 0, 60.0));
         assert!((model.seconds(1_000, 400) - (0.5 + 0.6 + 0.84)).abs() < 1e-9);
         assert!((model.seconds(100, 400) - 0.5).abs() < 1e-9, "no more is cached than there is");
     }
@@ -228,7 +243,7 @@ mod tests {
     #[test]
     fn prompts_of_one_length_say_nothing_absurd_of_others() {
         let mut model = Model::new(&Prefill::Learned);
-        (0..256).for_each(|_| model.learn(2_000, 0, truth(2_000.0, 0.0)));
+        (0..256).for_each(|_| _ = model.learn(2_000, 0, truth(2_000.0, 0.0)));
         assert!(off(&model, 2_000, 0).abs() < 0.05);
         for tokens in [100, 16_000, 100_000] {
             let ratio = 1.0 + off(&model, tokens, 0);
@@ -237,10 +252,30 @@ mod tests {
     }
 
     #[test]
+    fn what_an_engine_says_was_cached_corrects_what_was_thought() {
+        let mut model = Model::new(&Prefill::Learned);
+        let mut rng = fastrand::Rng::with_seed(1);
+        for _ in 0..300 {
+            // All is thought to be cold, and half of it is not.
+            let tokens = rng.u32(1_000..30_000);
+            let cached = if rng.bool() { tokens / 2 } else { 0 };
+            let sample = model.learn(tokens, 0, truth(tokens.into(), cached.into()));
+            model.correct(sample.expect("it is learned"), tokens, cached);
+        }
+        model.correct(0, 1_000, 0);
+        model.correct(u64::MAX - 1, 1_000, 0);
+        (0..EVERY).for_each(|_| _ = model.learn(2_000, 0, truth(2_000.0, 0.0)));
+        for (tokens, matched) in [(2_000, 0), (16_000, 0), (30_000, 15_000)] {
+            let off = off(&model, tokens, matched);
+            assert!(off.abs() < 0.1, "{tokens} {matched}: {off}");
+        }
+    }
+
+    #[test]
     fn what_is_no_time_is_not_learned() {
         let mut model = Model::new(&Prefill::Learned);
         for seconds in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e9] {
-            (0..EVERY * 2).for_each(|_| model.learn(1_000, 0, seconds));
+            (0..EVERY * 2).for_each(|_| _ = model.learn(1_000, 0, seconds));
         }
         assert_eq!(model.coefficients, GUESS);
     }
@@ -248,7 +283,7 @@ mod tests {
     #[test]
     fn what_was_learned_outlives_a_reload_that_still_wants_it() {
         let mut model = Model::new(&Prefill::Learned);
-        (0..64).for_each(|_| model.learn(2_000, 0, 1.0));
+        (0..64).for_each(|_| _ = model.learn(2_000, 0, 1.0));
         let learned = model.coefficients;
         model.set(&Prefill::Learned);
         assert_eq!(model.coefficients, learned);

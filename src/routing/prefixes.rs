@@ -8,6 +8,7 @@ use super::heads::{self, Heads};
 use super::policy::least_cost::Work;
 use super::prefill::Model;
 use super::router::SWEEP;
+use super::trust::{Reported, Trust};
 use super::{Expectation, Load, Member, Request, Settings, Tick};
 use crate::prefix::{BLOCK_TOKENS, Index, Slot, Stats};
 
@@ -24,6 +25,8 @@ struct Kept {
     index: Index,
     /// Each member's, by position.
     slots: Vec<Slot>,
+    /// What each is assumed to keep.
+    trust: Vec<Trust>,
     heads: Heads,
     /// What each slot holds of the prompt that was looked at last.
     depths: Vec<u32>,
@@ -80,9 +83,10 @@ impl Prefixes {
             (Some(bytes), Some(kept)) => kept.index.set_max_bytes(bytes),
             (Some(bytes), None) => {
                 let mut index = Index::new(bytes);
-                let slots = members.map(|member| index.add(capacity(member))).collect();
+                let trust: Vec<_> = members.map(|member| Trust::new(capacity(member))).collect();
+                let slots = trust.iter().map(|trust| index.add(trust.capacity())).collect();
                 self.indexes = self.indexes.wrapping_add(1);
-                self.kept = Some(Kept { index, slots, heads: Heads::default(), depths: Vec::new(), reach: 0 });
+                self.kept = Some(Kept { index, slots, trust, heads: Heads::default(), depths: Vec::new(), reach: 0 });
             }
             (None, _) => self.kept = None,
         }
@@ -90,22 +94,23 @@ impl Prefixes {
 
     /// Follows the members to their new positions (`moved[old]`): those that stay keep their slot, the others get one.
     pub fn set_members<'a>(&mut self, moved: &[Option<u32>], members: impl ExactSizeIterator<Item = &'a Member>) {
-        let Some(Kept { index, slots, .. }) = &mut self.kept else { return };
+        let Some(Kept { index, slots, trust, .. }) = &mut self.kept else { return };
         let mut stay = vec![None; members.len()];
-        for (&slot, moved) in slots.iter().zip(moved) {
+        for ((&slot, &trust), moved) in slots.iter().zip(&*trust).zip(moved) {
             match moved {
-                Some(new) => stay[*new as usize] = Some(slot),
+                Some(new) => stay[*new as usize] = Some((slot, trust)),
                 None => index.remove(slot),
             }
         }
-        let slot = |(slot, member): (Option<Slot>, &Member)| match slot {
-            Some(slot) => {
-                index.set_capacity(slot, capacity(member));
-                slot
+        let place = |(stays, member): (Option<(Slot, Trust)>, &Member)| match stays {
+            Some((slot, mut trust)) => {
+                trust.configure(capacity(member));
+                index.set_capacity(slot, trust.capacity());
+                (slot, trust)
             }
-            None => index.add(capacity(member)),
+            None => (index.add(capacity(member)), Trust::new(capacity(member))),
         };
-        *slots = stay.into_iter().zip(members).map(slot).collect();
+        (*slots, *trust) = stay.into_iter().zip(members).map(place).unzip();
     }
 
     /// A few steps of what is left of replicas that left; whether there is more.
@@ -168,14 +173,20 @@ impl Prefixes {
         if request.tried.is_empty() {
             kept.heads.count(&prompt.blocks, kept.reach, kept.slots.len());
         }
+        let slot = kept.slots[member];
+        let depth = kept.depths.get(slot.at()).map_or(0, |&depth| depth.min(look.limit));
+        let held = prompt.blocks.get(..depth as usize).unwrap_or_default();
+        let known = tokens(kept.index.confirmed(slot, held) as u32);
         let queued = load.map(|load| (load.clone(), load.queue.book(model.seconds(prompt.tokens, matched), now)));
         Some(Expectation {
-            placement: kept.index.place(kept.slots[member], &prompt.blocks),
+            placement: kept.index.place(slot, &prompt.blocks),
             prompt: prompt.clone(),
             confirmed: false,
             index: *indexes,
             queued,
             matched,
+            known,
+            sample: None,
             repeat: kept.reach as usize == prompt.blocks.len(),
             streams: request.streams,
         })
@@ -187,16 +198,35 @@ impl Prefixes {
             return;
         }
         let Expectation { prompt, placement, queued, matched, streams, .. } = &*expectation;
+        let mut sample = None;
         if let Some((load, ticket)) = queued {
             load.queue.confirm(ticket, *streams, now);
             if *streams && ticket.alone {
                 let micros = now.0.saturating_sub(ticket.at().0);
-                self.model.learn(prompt.tokens, *matched, micros as f64 / 1e6);
+                sample = self.model.learn(prompt.tokens, *matched, micros as f64 / 1e6);
             }
         }
         if let Some(kept) = self.of(expectation) {
             kept.index.confirm(placement, &prompt.blocks);
             kept.answered(expectation);
+        }
+        expectation.sample = sample;
+    }
+
+    /// The engine has said what it found in its cache.
+    pub fn reported(&mut self, expectation: &Expectation, reported: Reported) {
+        let tokens = expectation.prompt.tokens;
+        if let Some(sample) = expectation.sample {
+            self.model.correct(sample, tokens, reported.cached_of(tokens));
+        }
+        if let Some(Kept { index, slots, trust, .. }) = self.of(expectation) {
+            let slot = expectation.placement.slot();
+            let member = slots.iter().position(|&each| each == slot);
+            if let Some(trust) = member.and_then(|member| trust.get_mut(member))
+                && trust.report(expectation.known, tokens, reported, index.held(slot))
+            {
+                index.set_capacity(slot, trust.capacity());
+            }
         }
     }
 
@@ -243,6 +273,11 @@ impl Prefixes {
     /// Blocks that a member holds.
     pub fn held(&self, member: usize) -> usize {
         self.kept.as_ref().map_or(0, |kept| kept.index.held(kept.slots[member]))
+    }
+
+    /// Blocks that a member is assumed to keep.
+    pub fn capacity(&self, member: usize) -> usize {
+        self.kept.as_ref().map_or(0, |kept| kept.trust[member].capacity())
     }
 
     /// The index that an expectation is of, if it is still kept.

@@ -17,8 +17,8 @@ use super::placements::Placements;
 use super::policy::{Aids, Choice, Policy, RoundRobin, Standing, cache_aware};
 use super::prefixes::{Look, Prefixes, tokens};
 use super::{
-    Effect, Expectation, LastPrompt, Leg, Load, Member, Plan, Prompt, Reason, Refusal, Request, Reservation, Score,
-    SessionKey, Settings, State, Tick, rendezvous,
+    Effect, Expectation, LastPrompt, Leg, Load, Member, Plan, Prompt, Reason, Refusal, Reported, Request, Reservation,
+    Score, SessionKey, Settings, State, Tick, rendezvous,
 };
 use crate::config::{LoadPolicy, LoadUnit};
 use crate::prefix;
@@ -283,6 +283,14 @@ impl Router {
         self.prefixes.confirm(expectation, now);
     }
 
+    /// The engine has said of a whole request what it found in its cache. Call it before [`Self::finish`].
+    ///
+    /// A replica that keeps finding less than was known to be there is assumed to keep less; what a prefill taught is
+    /// corrected.
+    pub fn reported(&mut self, expectation: &Expectation, reported: Reported) {
+        self.prefixes.reported(expectation, reported);
+    }
+
     /// The request has ended, however.
     pub fn finish(&mut self, expectation: Expectation, now: Tick) {
         self.prefixes.finish(expectation, now);
@@ -306,6 +314,11 @@ impl Router {
     /// Blocks of prompts that the index knows on a replica; 0 for one that is no member.
     pub fn index_held(&self, replica: &str) -> usize {
         self.index.get(replica).map_or(0, |&member| self.prefixes.held(member as usize))
+    }
+
+    /// Blocks that a replica is assumed to keep; 0 for one that is no member, and where no index is kept.
+    pub fn index_capacity(&self, replica: &str) -> usize {
+        self.index.get(replica).map_or(0, |&member| self.prefixes.capacity(member as usize))
     }
 
     /// The prefix index as it is, at most `limit` runs of it, for debugging; `None` where none is kept.

@@ -46,6 +46,9 @@ pub struct Record {
     /// Of these, the leading ones that the replica was expected to hold.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub matched_tokens: Option<u32>,
+    /// Tokens of the prompt that the engine found in its cache, where its answer says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cached_tokens: Option<u32>,
     /// What the prompt's blocks are made of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub basis: Option<&'static str>,
@@ -205,6 +208,7 @@ mod tests {
             session: Some("header"),
             prompt_tokens: Some(2_000),
             matched_tokens: Some(1_008),
+            cached_tokens: Some(1_040),
             basis: Some("text"),
             fallback: Some("media"),
             attempts: 1,

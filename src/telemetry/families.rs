@@ -84,8 +84,22 @@ families! {
         "Tokens of the prompts sent to the replica (estimated as 4 bytes a token where they are not tokenized).";
     MATCHED_TOKENS = "warmroute_matched_tokens_total" Counter ["pool", "replica"]
         "Of these, the leading ones that the replica was expected to hold.";
+    REPORTS = "warmroute_usage_reports_total" Counter ["pool", "replica", "report"]
+        "Whole 2xx answers of endpoints that generate, by what they reported: `cached_tokens`, `prompt_tokens` (and not how many of them were cached), or `none`.";
+    REPORTED_PROMPT = "warmroute_reported_prompt_tokens_total" Counter ["pool", "replica"]
+        "Prompt tokens, as the engine counts them, of requests whose answers reported cached tokens.";
+    REPORTED_CACHED = "warmroute_reported_cached_tokens_total" Counter ["pool", "replica"]
+        "Of these, the tokens that the engine found in its cache.";
+    PREDICTED_CACHED = "warmroute_predicted_cached_tokens_total" Counter ["pool", "replica"]
+        "Tokens that the replica was expected to hold, of requests of one sequence whose prompt was read and whose answers reported cached tokens.";
+    PREDICTION_ERROR = "warmroute_prediction_error_tokens_total" Counter ["pool", "replica", "direction"]
+        "Tokens by which these predictions were `over` what the engine reported, or `under` it.";
+    PREDICTIONS = "warmroute_predictions_total" Counter ["pool", "replica", "result"]
+        "These predictions: `right` within two blocks (32 tokens), `over` what the engine reported, or `under` it.";
     INDEX_PAIRS = "warmroute_index_blocks" Gauge ["pool", "replica"]
         "Blocks of prompts that the prefix index knows, or expects, on the replica.";
+    INDEX_CAPACITY = "warmroute_index_capacity_blocks" Gauge ["pool", "replica"]
+        "Blocks that the replica is assumed to keep: its `cache_tokens`, or less where its reports speak against it.";
     INDEX_BYTES = "warmroute_index_bytes" Gauge ["pool"] "Memory of the prefix index; bounded by `index.size`.";
     INDEX_EVICTED = "warmroute_index_evicted_blocks_total" Counter ["pool"]
         "Blocks that the prefix index gave back, to keep within `index.size` and the replicas' `cache_tokens`.";

@@ -13,6 +13,7 @@ use prometheus::{
 };
 
 use super::families::*;
+use super::tokens::{TokenFamilies, TokenMetrics};
 
 /// Upper bounds of latency buckets, in seconds: 100 µs to 5 min.
 const SECONDS: &[f64] = &[
@@ -126,9 +127,9 @@ pub struct Metrics {
     pub bytes_out: IntCounterVec,
     prompts: IntCounterVec,
     prompt_fallbacks: IntCounterVec,
-    prompt_tokens: IntCounterVec,
-    matched_tokens: IntCounterVec,
+    tokens: TokenFamilies,
     index_pairs: IntGaugeVec,
+    index_capacity: IntGaugeVec,
     index_bytes: IntGaugeVec,
     index_evicted: IntCounterVec,
     boundary_bytes: IntGaugeVec,
@@ -212,9 +213,18 @@ impl Metrics {
             bytes_out: build!(r, IntCounterVec, BYTES_OUT),
             prompts: build!(r, IntCounterVec, PROMPTS),
             prompt_fallbacks: build!(r, IntCounterVec, PROMPT_FALLBACKS),
-            prompt_tokens: build!(r, IntCounterVec, PROMPT_TOKENS),
-            matched_tokens: build!(r, IntCounterVec, MATCHED_TOKENS),
+            tokens: TokenFamilies {
+                sent: build!(r, IntCounterVec, PROMPT_TOKENS),
+                matched: build!(r, IntCounterVec, MATCHED_TOKENS),
+                reports: build!(r, IntCounterVec, REPORTS),
+                prompt: build!(r, IntCounterVec, REPORTED_PROMPT),
+                cached: build!(r, IntCounterVec, REPORTED_CACHED),
+                predicted: build!(r, IntCounterVec, PREDICTED_CACHED),
+                error: build!(r, IntCounterVec, PREDICTION_ERROR),
+                predictions: build!(r, IntCounterVec, PREDICTIONS),
+            },
             index_pairs: build!(r, IntGaugeVec, INDEX_PAIRS),
+            index_capacity: build!(r, IntGaugeVec, INDEX_CAPACITY),
             index_bytes: build!(r, IntGaugeVec, INDEX_BYTES),
             index_evicted: build!(r, IntCounterVec, INDEX_EVICTED),
             boundary_bytes: build!(r, IntGaugeVec, BOUNDARY_BYTES),
@@ -293,9 +303,9 @@ impl Metrics {
         self.prompt_fallbacks.with_label_values(&[pool, reason])
     }
 
-    /// Counters of the prompt tokens that go to one replica in one pool, and of those matched there.
-    pub fn prompt_tokens(&self, pool: &str, replica: &str) -> [IntCounter; 2] {
-        [&self.prompt_tokens, &self.matched_tokens].map(|family| family.with_label_values(&[pool, replica]))
+    /// Counters of the prompt tokens that go to one replica in one pool, and of what it says of them.
+    pub fn tokens(&self, pool: &str, replica: &str) -> TokenMetrics {
+        self.tokens.on(pool, replica)
     }
 
     /// The histogram of one phase in one pool.
@@ -323,9 +333,11 @@ impl Metrics {
         self.queued_seconds.with_label_values(&[replica]).set(seconds);
     }
 
-    /// Sets what a pool's prefix index knows of a replica.
-    pub fn set_index_blocks(&self, pool: &str, replica: &str, blocks: usize) {
-        self.index_pairs.with_label_values(&[pool, replica]).set(i64::try_from(blocks).unwrap_or(i64::MAX));
+    /// Sets what a pool's prefix index knows of a replica, and what it assumes that it keeps.
+    pub fn set_index_blocks(&self, pool: &str, replica: &str, held: usize, capacity: usize) {
+        for (family, blocks) in [(&self.index_pairs, held), (&self.index_capacity, capacity)] {
+            family.with_label_values(&[pool, replica]).set(i64::try_from(blocks).unwrap_or(i64::MAX));
+        }
     }
 
     /// Sets the figures of a pool's prefix index.

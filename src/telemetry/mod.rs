@@ -6,9 +6,11 @@ mod families;
 mod log;
 mod metrics;
 mod reference;
+mod tokens;
 
 pub use access_log::{AccessLog, Record};
 pub use families::{FAMILIES, Family, Kind};
 pub use log::{init as init_log, set_filter as set_log_filter};
 pub use metrics::{Metrics, ReplicaMetrics};
 pub use reference::reference;
+pub use tokens::TokenMetrics;

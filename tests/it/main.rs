@@ -38,3 +38,4 @@ mod strict;
 mod timeouts;
 mod tls;
 mod upgrade;
+mod usage;

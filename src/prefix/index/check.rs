@@ -46,20 +46,6 @@ impl Index {
         assert_eq!(self.stats().bytes, self.runs.bytes() + self.holdings.bytes() + replicas + inner);
     }
 
-    /// How many leading blocks of a chain are confirmed at a replica.
-    pub(in crate::prefix) fn confirmed(&self, slot: Slot, mut chain: &[u64]) -> usize {
-        let mut confirmed = 0;
-        while let Some(run) = chain.first().and_then(|head| self.runs.find(*head))
-            && let run = &self.runs[run]
-            && let Some(seat) = run.seat_of(slot.at)
-        {
-            let common = run.common(chain);
-            confirmed += common.min(self.holdings[run.holders()[seat as usize].holding].confirmed as usize);
-            chain = if common == run.len() { &chain[common..] } else { &[] };
-        }
-        confirmed
-    }
-
     fn check_lists(&self) {
         let mut listed = 0;
         for (at, replica) in self.replicas.iter().enumerate() {

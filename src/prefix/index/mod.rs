@@ -7,6 +7,7 @@
 mod check;
 mod dump;
 mod holdings;
+mod known;
 mod runs;
 mod slab;
 

@@ -21,7 +21,7 @@ pub use http::{Client, Event, Head, Request, Response, exchange, get, sse_events
 pub use mock::Mock;
 pub use process::{Process, address_after};
 pub use proxy::{Proxy, replace};
-pub use requests::{ENDPOINTS, Family, chat, chat_body, sized_chat};
+pub use requests::{ENDPOINTS, Endpoint, Family, chat, chat_body, sized_chat};
 pub use upstream::{Seen, Upstream, Wire, full_listener, respond};
 pub use wait::{wait_until, within};
 

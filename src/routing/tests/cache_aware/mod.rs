@@ -4,6 +4,7 @@ mod books;
 mod quality;
 mod rules;
 mod switch;
+mod trust;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet, VecDeque};
