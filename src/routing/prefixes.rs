@@ -114,10 +114,11 @@ impl Prefixes {
         };
         kept.index.lookup(&prompt.blocks, &mut kept.depths);
         kept.reach = kept.depths.iter().copied().max().unwrap_or(0);
+        let limit = prompt.tokens.saturating_sub(1) / BLOCK_TOKENS as u32;
         Look {
-            limit: prompt.tokens.saturating_sub(1) / BLOCK_TOKENS as u32,
+            limit,
             shared: kept.heads.shared(&prompt.blocks, kept.slots.len()),
-            seeded: kept.seeded(),
+            seeded: kept.seeded().min(limit),
             blocks: prompt.blocks.len() as u32,
             tokens: Some(prompt.tokens),
             answer: prompt.answer.map(|(begin, end)| (begin / BLOCK_TOKENS as u32, end / BLOCK_TOKENS as u32)),

@@ -79,12 +79,16 @@ impl<'a> Costs<'a> {
         (work.price * prefill + table.amount(row) + others) * FULL_SHARE as f64 / table.shares()[row] as f64
     }
 
-    /// Less: less is forgotten for the prompt there. Those with room for it come first, the one with most of it; then
-    /// those whose oldest prefix is out of use for longest.
+    /// Less: less is forgotten for the prompt there. Those that need no room come first, then those with room for it, the
+    /// one with most; then those whose oldest prefix is out of use for longest.
     fn forgets(&self, row: usize) -> (u64, usize) {
         let new = self.work.look.blocks.saturating_sub(self.table.depth(row)) as usize;
         let Room { free, oldest } = self.table.room(row);
-        if free >= new { (0, usize::MAX - free) } else { (oldest.saturating_add(1), 0) }
+        match new {
+            0 => (0, 0),
+            _ if free >= new => (0, usize::MAX - free),
+            _ => (oldest.saturating_add(1), 0),
+        }
     }
 
     fn reason(&self, row: usize) -> Reason {
