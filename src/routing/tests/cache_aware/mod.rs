@@ -118,13 +118,24 @@ enum Order {
 
 /// `clients` concurrent clients play all sessions; a request takes its uncached prefill and some decoding.
 fn play(router: &mut Router, members: &[Member], sessions: Vec<Turns>, clients: usize, order: Order) -> Outcome {
+    play_from(router, members, sessions, clients, order, Tick(0))
+}
+
+/// The same, from a time on.
+fn play_from(
+    router: &mut Router,
+    members: &[Member],
+    sessions: Vec<Turns>,
+    clients: usize,
+    order: Order,
+    mut now: Tick,
+) -> Outcome {
     let mut outcome = Outcome { requests: vec![0; members.len()], ..Outcome::default() };
     let mut caches: Vec<HashSet<u64>> = vec![HashSet::new(); members.len()];
     let mut rng = fastrand::Rng::with_seed(1);
     let mut waiting: VecDeque<Turns> = sessions.into();
     let mut events = BinaryHeap::new();
     let mut open: HashMap<usize, (Plan, Turns)> = HashMap::new();
-    let mut now = Tick(0);
     let mut sent = 0;
     loop {
         while open.len() < clients {
