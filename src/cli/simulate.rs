@@ -102,8 +102,8 @@ Workloads:
              waits for the answer before it and then thinks, at most 60 s
 
 Policies: round_robin, random, least_load, power_of_two, session_sticky,
-  header_hash and cache_aware as serve has them, with their defaults. For
-  comparison: study_hash and study_cache_aware are the published study's, and
+  header_hash, cache_aware and least_cost as serve has them, with their
+  defaults. For comparison: study_hash and study_cache_aware are the published study's, and
   these are other people's, with theirs:
     dynamo_sum    NVIDIA Dynamo: prefill blocks to compute + blocks in use
     sgl_balanced  SGLang's router: the best holder, unless its load is more than
