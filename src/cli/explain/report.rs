@@ -192,7 +192,7 @@ fn words(label: &str) -> &'static str {
         "stored" => "it holds the stored response",
         "prefix" => "it holds the longest prefix",
         "prefix_overflow" => "another holds the longest prefix, and is too busy",
-        "no_match" => "no prefix tells the replicas apart; the fallback chose",
+        "no_match" => "no prefix tells the replicas apart; load chose",
         "none_ready" => "no replica is up",
         "all_full" => "every replica that is up is at its max_in_flight",
         "no_template" => "there is no chat template, or the request brings its own",
