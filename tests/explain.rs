@@ -132,6 +132,25 @@ fn the_table_tells_the_decision_and_each_candidate() {
 }
 
 #[test]
+fn costs_are_told_where_the_policy_has_them() {
+    let mut answer = explanation();
+    answer["candidates"][0]["cost_seconds"] = json!(0.01234);
+    let said = [explanation(), answer].map(|answer| {
+        let (address, asked) = admin("200 OK", &answer.to_string());
+        let out = Folder::new("", "").explain(&["--admin", &address]);
+        asked.join().unwrap();
+        text(&out.stdout)
+    });
+    assert!(!said[0].contains("cost s"), "{}", said[0]);
+    let row = |name: &str| {
+        let line = said[1].lines().find(|line| line.starts_with('|') && line.contains(name));
+        line.unwrap_or_else(|| panic!("{}", said[1])).split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!((&*row("cost s")[8], &*row("gpu-a")[8], &*row("gpu-b")[8]), ("cost s", "0.0123", "-"));
+    assert!(said[1].contains("\ncost s: "), "{}", said[1]);
+}
+
+#[test]
 fn a_refusal_and_a_prompt_cut_as_text_are_told() {
     let mut answer = explanation();
     answer["decision"] = json!({ "refused": "all_full" });

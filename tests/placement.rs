@@ -37,3 +37,16 @@ fn cache_aware_hits_and_stays_even_without_a_header() {
         }
     }
 }
+
+/// By cost it is seconds that are even: of sessions that come together, one or two more may begin at a replica.
+#[test]
+fn least_cost_hits_as_much_and_stays_nearly_as_even() {
+    for scenario in [Scenario::A, Scenario::B] {
+        for row in run(scenario, &Setup { policy: Some("least_cost".to_owned()), ..Setup::default() }) {
+            println!("{}: {:?}, busiest {:.3}", row.scenario, row.outcome, row.busiest_to_mean);
+            let Outcome::Sessions { hit, least_hit, .. } = row.outcome else { panic!("{row:?}") };
+            let most = if row.scenario.contains(" 1 concurrent") { 1.15 } else { 1.3 };
+            assert!(hit >= least_hit && row.busiest_to_mean <= most, "{row:#?}");
+        }
+    }
+}

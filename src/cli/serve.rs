@@ -44,10 +44,10 @@ pub struct Args {
     /// A replica, http://host:port[/base]; repeat for more
     #[arg(long, value_name = "URL")]
     replica: Vec<String>,
-    /// round_robin, random, least_load, power_of_two, session_sticky or cache_aware [default: power_of_two]
+    /// round_robin, random, least_load, power_of_two, session_sticky, cache_aware or least_cost [default: power_of_two]
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
-    /// Folder with the model's tokenizer.json and chat template, for cache_aware
+    /// Folder with the model's tokenizer.json and chat template, for cache_aware and least_cost
     #[arg(long, value_name = "DIR")]
     tokenizer: Option<String>,
     /// Address of the admin listener, or `off` [default: 127.0.0.1:9090]

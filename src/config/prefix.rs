@@ -1,5 +1,5 @@
-//! Prefix awareness: what the policy `cache_aware` is set by, what memory and time prompts may take, and how long a
-//! prefill is taken to last.
+//! Prefix awareness: what the policies `cache_aware` and `least_cost` are set by, what memory and time prompts may take,
+//! and how long a prefill is taken to last.
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};

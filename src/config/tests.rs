@@ -78,6 +78,8 @@ fn around(key: &Key) -> Value {
         "shadow.affinity" | "shadow.min_match_tokens" | "shadow.load" => {
             pool["shadow"] = json!({ "type": "cache_aware" });
         }
+        "shadow.request_cost" => pool["shadow"] = json!({ "type": "least_cost" }),
+        "policy.request_cost" => pool["policy"] = json!({ "type": "least_cost" }),
         "policy.min_queue_gap" => pool["policy"] = json!({ "type": "cache_aware", "load": "queued_seconds" }),
         "policy.affinity" | "policy.min_match_tokens" | "policy.load" => {
             pool["policy"] = json!({ "type": "cache_aware" });

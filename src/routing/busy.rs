@@ -12,7 +12,7 @@ const WINDOW_MICROS: f64 = 30e6;
 const MOST: f64 = 16.0;
 
 /// The moving share of replicas that have a queue.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Busy {
     /// Sum of what was seen, and of its weights: less than 1 in the beginning.
     busy: f64,

@@ -194,7 +194,7 @@ pub enum Reason {
     Prefix,
     /// Another holds the longest prefix, and was too busy.
     PrefixOverflow,
-    /// None holds enough of the prompt to tell it from the others: the fallback chose.
+    /// None holds enough of the prompt to tell it from the others: load chose.
     NoMatch,
 }
 

@@ -127,10 +127,11 @@ impl Prefixes {
         };
         kept.index.lookup(&prompt.blocks, &mut kept.depths);
         kept.reach = kept.depths.iter().copied().max().unwrap_or(0);
+        let limit = prompt.tokens.saturating_sub(1) / BLOCK_TOKENS as u32;
         Look {
-            limit: prompt.tokens.saturating_sub(1) / BLOCK_TOKENS as u32,
+            limit,
             shared: kept.heads.shared(&prompt.blocks, kept.slots.len()),
-            seed: kept.seed(),
+            seed: kept.seed(limit),
             tokens: Some(prompt.tokens),
             answer: prompt.answer.map(|(begin, end)| (begin / BLOCK_TOKENS as u32, end / BLOCK_TOKENS as u32)),
         }
@@ -289,7 +290,7 @@ impl Prefixes {
 impl Kept {
     /// The head that the match of the prompt looked up last ends with, where fewer members hold it than its share of the
     /// requests asks for.
-    fn seed(&self) -> Seed {
+    fn seed(&self, limit: u32) -> Seed {
         let members = self.slots.len() as f64;
         let Some((blocks, share)) = self.heads.shares().find(|(end, _)| *end == self.reach) else {
             return Seed::default();
@@ -299,7 +300,7 @@ impl Kept {
             return Seed::default();
         }
         let comes = share * heads::WINDOW * members;
-        Seed { blocks, pays: ((holders + 1.0) / comes).min(1.0) }
+        Seed { blocks: blocks.min(limit), pays: ((holders + 1.0) / comes).min(1.0) }
     }
 
     fn answered(&mut self, expectation: &Expectation) {

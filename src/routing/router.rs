@@ -14,7 +14,7 @@ use super::bindings::{Binding, Bindings};
 use super::busy::Busy;
 use super::candidates::{Candidates, FULL_SHARE, Full, Home, Remembered, Row};
 use super::placements::Placements;
-use super::policy::{Aids, Choice, Policy, RoundRobin, Standing, cache_aware};
+use super::policy::{Aids, Choice, Policy, RoundRobin, Standing};
 use super::prefixes::{Look, Prefixes, tokens};
 use super::{
     Effect, Expectation, LastPrompt, Leg, Load, Member, Plan, Prompt, Reason, Refusal, Reported, Request, Reservation,
@@ -130,9 +130,9 @@ impl Router {
     /// # Errors
     /// As [`Self::decide`].
     pub fn preview(&mut self, request: &Request<'_>, now: Tick) -> Result<Plan, Refusal> {
-        let rng = self.rng.clone();
+        let (rng, busy) = (self.rng.clone(), self.busy);
         let plan = self.run(request, Call { now, acts: false });
-        self.rng = rng;
+        (self.rng, self.busy) = (rng, busy);
         plan
     }
 
@@ -174,10 +174,10 @@ impl Router {
         }
 
         self.fill_table(request, home, call);
-        if let (Policy::CacheAware(settings), Some(home), Some(bound)) = (&self.policy, home, bound)
+        if let (Some(home), Some(bound)) = (home, bound)
             && bound.standing != Standing::Lost
             && request.state_of(&self.entries[bound.member].member) == State::Draining
-            && cache_aware::keeps(settings, &self.table, home, self.prefixes.depth(bound.member, self.look))
+            && self.policy.keeps(&self.table, home, self.prefixes.depth(bound.member, self.look))
         {
             if let Some(reservation) = self.reserve_own(bound.member, bound.standing, request, call) {
                 return Ok(self.book(bound.member, reservation, Reason::Bound, session, scores, request, call));
@@ -379,8 +379,8 @@ impl Router {
 
     /// Fills the table with the members that may take a request which belongs to none.
     pub(super) fn fill_table(&mut self, request: &Request<'_>, home: Option<Home>, call: Call) {
-        let unit = self.policy.load_unit();
-        let costs = matches!(self.policy, Policy::LeastCost(_));
+        let unit = self.policy.load_unit(request);
+        let costs = matches!(self.policy, Policy::LeastCost(_)) && !request.load_only;
         self.table.clear(self.cursor, unit, self.look.shared, home);
         for (at, entry) in self.entries.iter_mut().enumerate() {
             let state = request.state_of(&entry.member);
@@ -410,7 +410,7 @@ impl Router {
                 depth,
             });
         }
-        if costs && call.acts {
+        if costs {
             let busy = (0..self.table.len()).filter(|&row| self.table.amount(row) > 0.0).count();
             self.busy.see(busy as f64 / self.table.len().max(1) as f64, call.now);
         }

@@ -56,8 +56,9 @@ const POLICIES: &[Policy] = &[
     Policy::plain("power_of_two"),
     Policy { pool: &["session: { keys: header:x-chat }"], ..Policy::plain("session_sticky") },
     Policy { yaml: "{ type: header_hash, header: x-chat }", ..Policy::plain("header_hash") },
-    // Told of no chat: it knows the prompts, and that is the point of its row.
+    // Told of no chat: they know the prompts, and that is the point of their rows.
     Policy::plain("cache_aware"),
+    Policy::plain("least_cost"),
 ];
 
 /// The floor is measured under this one; with a single replica it makes no difference.

@@ -185,14 +185,17 @@ impl Report {
             }
         }
         let row = |name: &str| self.policies.iter().find(|row| row.policy == name);
-        if let (Some(told), Some(prompts)) = (row("session_sticky"), row("cache_aware")) {
-            let _ = writeln!(
-                text,
-                "A header named each chat, and session_sticky read it: {} %. cache_aware was not told of it and went by the \
-                 prompts alone: {} %.",
-                percent(told),
-                percent(prompts)
-            );
+        if let Some(told) = row("session_sticky") {
+            for prompts in ["cache_aware", "least_cost"].into_iter().filter_map(row) {
+                let _ = writeln!(
+                    text,
+                    "A header named each chat, and session_sticky read it: {} %. {} was not told of it and went by the \
+                     prompts alone: {} %.",
+                    percent(told),
+                    prompts.policy,
+                    percent(prompts)
+                );
+            }
         }
         // Flags can say a policy that needs no settings; of those, the one that kept most.
         let plain = |row: &&Row| POLICIES.iter().any(|policy| policy.name == policy.yaml && policy.name == row.policy);

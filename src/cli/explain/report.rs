@@ -50,6 +50,9 @@ pub struct Candidate {
     pub counted_tokens: Option<u64>,
     /// What the policy compared.
     pub load: Option<f64>,
+    /// What the request would cost there, under `least_cost`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_seconds: Option<f64>,
     #[serde(default)]
     pub chosen: bool,
     /// Why it could not be chosen.
@@ -73,6 +76,9 @@ impl Explanation {
         let _ = write!(out, "\n{}\n", self.candidates());
         if self.decision.is_some() {
             out.push_str(COLUMNS);
+        }
+        if self.has_costs() {
+            out.push_str(COSTS);
         }
         out
     }
@@ -110,21 +116,20 @@ impl Explanation {
         }
     }
 
+    fn has_costs(&self) -> bool {
+        self.candidates.iter().any(|candidate| candidate.cost_seconds.is_some())
+    }
+
     fn candidates(&self) -> Table {
+        let costs = self.has_costs();
         let mut table = Table::new();
         table.load_style(presets::ASCII_MARKDOWN);
-        table.set_header([
-            "",
-            "replica",
-            "state",
-            "in flight",
-            "placements",
-            "queued s",
-            "load",
-            "matched",
-            "counted",
-            "note",
-        ]);
+        let mut header =
+            vec!["", "replica", "state", "in flight", "placements", "queued s", "load", "matched", "counted", "note"];
+        if costs {
+            header.insert(COST_COLUMN, "cost s");
+        }
+        table.set_header(header);
         let count = |value: Option<u64>| value.map_or_else(|| "?".to_owned(), grouped);
         let number = |value: Option<f64>, digits: usize| match value {
             Some(value) if value.fract() == 0.0 => format!("{value:.0}"),
@@ -134,7 +139,7 @@ impl Explanation {
         for candidate in &self.candidates {
             let weight = candidate.weight.filter(|weight| *weight != 1);
             let notes = [candidate.note.clone(), weight.map(|weight| format!("weight {weight}"))];
-            table.add_row([
+            let mut row = vec![
                 if candidate.chosen { ">" } else { "" }.to_owned(),
                 candidate.replica.clone(),
                 candidate.state.clone().unwrap_or_else(|| "?".to_owned()),
@@ -145,14 +150,27 @@ impl Explanation {
                 count(candidate.matched_tokens),
                 count(candidate.counted_tokens),
                 notes.into_iter().flatten().collect::<Vec<_>>().join(", "),
-            ]);
+            ];
+            if costs {
+                // None for who can't be chosen.
+                let cost = candidate.cost_seconds.map_or_else(|| "-".to_owned(), |cost| format!("{cost:.4}"));
+                row.insert(COST_COLUMN, cost);
+            }
+            table.add_row(row);
         }
-        for column in table.column_iter_mut().skip(3).take(6) {
+        for column in table.column_iter_mut().skip(3).take(6 + usize::from(costs)) {
             column.set_cell_alignment(CellAlignment::Right);
         }
         table
     }
 }
+
+/// Where costs stand, if there are any: after the load.
+const COST_COLUMN: usize = 7;
+
+const COSTS: &str = "cost s: what the request costs there, in seconds: its prefill at the present price of work, what waits, and the requests
+in flight beyond those of the idlest; the least is taken, and within 2 ms of it the session's replica or who forgets least.
+";
 
 const COLUMNS: &str = "
 placements: requests lately sent there. queued s: seconds of prefill that wait there. load: what the policy compares, for
@@ -174,7 +192,7 @@ fn words(label: &str) -> &'static str {
         "stored" => "it holds the stored response",
         "prefix" => "it holds the longest prefix",
         "prefix_overflow" => "another holds the longest prefix, and is too busy",
-        "no_match" => "no prefix tells the replicas apart; the fallback chose",
+        "no_match" => "no prefix tells the replicas apart; load chose",
         "none_ready" => "no replica is up",
         "all_full" => "every replica that is up is at its max_in_flight",
         "no_template" => "there is no chat template, or the request brings its own",

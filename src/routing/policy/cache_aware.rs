@@ -28,7 +28,7 @@ pub(in crate::routing) fn is_worth(settings: &CacheAware, blocks: u32, common: u
 }
 
 /// Whether a session's home that is no candidate, as it drains, still serves it.
-pub(in crate::routing) fn keeps(settings: &CacheAware, table: &Candidates, home: Home, depth: u32) -> bool {
+pub(super) fn keeps(settings: &CacheAware, table: &Candidates, home: Home, depth: u32) -> bool {
     let common = table.common();
     let others = (0..table.len()).map(|row| table.depth(row)).filter(|&depth| is_worth(settings, depth, common)).max();
     match others {

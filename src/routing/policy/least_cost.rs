@@ -22,7 +22,7 @@
 use super::{Aids, Choice};
 use crate::config::{LeastCost, LoadPolicy};
 use crate::routing::Reason;
-use crate::routing::candidates::{Candidates, FULL_SHARE, Remembered};
+use crate::routing::candidates::{Candidates, FULL_SHARE, Home, Remembered};
 use crate::routing::prefill::Model;
 use crate::routing::prefixes::{Look, Seed, tokens};
 
@@ -60,14 +60,10 @@ impl<'a> Costs<'a> {
     pub fn new(settings: &'a LeastCost, table: &'a Candidates, work: &'a Work<'a>) -> Self {
         let home = table.home().and_then(|home| {
             let row = (0..table.len()).find(|&row| table.member(row) == home.member as usize)?;
-            Some((row, home.remembers))
+            Some((row, home))
         });
         let longest = table.depths().max().unwrap_or(0);
-        let remembered = match home {
-            Some((_, Some(Remembered::Blocks(blocks)))) if longest <= table.common() => blocks,
-            Some((_, Some(Remembered::Unknown))) => UNREAD / tokens(1),
-            _ => 0,
-        };
+        let remembered = home.map_or(0, |(_, home)| remembered(table, home, longest));
         let fewest = (0..table.len()).map(|row| table.open(row)).min().unwrap_or(0);
         Self { settings, table, work, home: home.map(|(row, _)| row), remembered, fewest, longest }
     }
@@ -96,6 +92,23 @@ impl<'a> Costs<'a> {
             Reason::PrefixOverflow
         }
     }
+}
+
+/// Blocks that a session's replica is taken to hold, whatever the index knows; `longest` is what any candidate holds.
+fn remembered(table: &Candidates, home: Home, longest: u32) -> u32 {
+    match home.remembers {
+        Some(Remembered::Blocks(blocks)) if longest <= table.common() => blocks,
+        Some(Remembered::Unknown) => UNREAD / tokens(1),
+        _ => 0,
+    }
+}
+
+/// Whether a session's home that is no candidate, as it drains, still serves it: while no other holds more. What waits
+/// there does not matter: nobody new comes, and a move would cost a whole prefill.
+pub(super) fn keeps(table: &Candidates, home: Home, depth: u32) -> bool {
+    let longest = table.depths().max().unwrap_or(0);
+    let held = depth.max(remembered(table, home, longest));
+    held > table.common() && held >= longest
 }
 
 pub(super) fn choose(settings: &LeastCost, table: &Candidates, aids: &mut Aids<'_>) -> Option<Choice> {

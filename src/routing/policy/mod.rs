@@ -14,7 +14,7 @@ mod session_sticky;
 pub(super) use round_robin::RoundRobin;
 pub(super) use session_sticky::Standing;
 
-use super::candidates::Candidates;
+use super::candidates::{Candidates, Home};
 use super::rendezvous;
 use super::{Reason, Request, SessionKey};
 use crate::config::{self, Affinity, CacheAware, LeastCost, LoadPolicy, LoadUnit};
@@ -87,12 +87,24 @@ impl Policy {
         matches!(self, Self::CacheAware(_) | Self::LeastCost(_))
     }
 
-    /// What counts as load.
-    pub fn load_unit(&self) -> LoadUnit {
+    /// What counts as load for a request.
+    pub fn load_unit(&self, request: &Request<'_>) -> LoadUnit {
         match self {
             Self::CacheAware(settings) => settings.load,
-            Self::LeastCost(_) => LoadUnit::QueuedSeconds,
+            // What goes by load alone books no seconds, so it would not see its own kind.
+            Self::LeastCost(_) if !request.load_only => LoadUnit::QueuedSeconds,
             _ => LoadUnit::Requests,
+        }
+    }
+
+    /// Whether a session's home that is no candidate, as it drains, still serves it; it holds `depth` blocks of the
+    /// prompt.
+    pub fn keeps(&self, table: &Candidates, home: Home, depth: u32) -> bool {
+        match self {
+            Self::CacheAware(settings) => cache_aware::keeps(settings, table, home, depth),
+            Self::LeastCost(_) => least_cost::keeps(table, home, depth),
+            // Those that do not read prompts keep a binding whatever others hold.
+            _ => true,
         }
     }
 
@@ -107,6 +119,7 @@ impl Policy {
             Self::HeaderHash(affinity) => by_key(header_hash::key(request), affinity, table, aids),
             Self::CacheAware(settings) if request.load_only => by_load(settings.fallback, table, aids),
             Self::CacheAware(settings) => cache_aware::choose(settings, table, aids),
+            Self::LeastCost(_) if request.load_only => by_load(LoadPolicy::LeastLoad, table, aids),
             Self::LeastCost(settings) => least_cost::choose(settings, table, aids),
         }
     }

@@ -15,7 +15,9 @@ impl Router {
         let common = self.table.common();
         let work = self.prefixes.work(self.look, self.busy.price());
         let costs = match &self.policy {
-            Policy::LeastCost(settings) => Some(least_cost::Costs::new(settings, &self.table, &work)),
+            Policy::LeastCost(settings) if !request.load_only => {
+                Some(least_cost::Costs::new(settings, &self.table, &work))
+            }
             _ => None,
         };
         let score = |(at, entry): (usize, &Entry)| {

@@ -2,6 +2,7 @@
 mod bindings;
 mod cache_aware;
 mod hashing;
+mod least_cost;
 mod load;
 mod shadow;
 mod shares;
@@ -52,6 +53,10 @@ fn sticky() -> Policy {
 
 fn by_prefix() -> Policy {
     Policy::CacheAware(crate::config::CacheAware::default())
+}
+
+fn by_cost() -> Policy {
+    Policy::LeastCost(crate::config::LeastCost::default())
 }
 
 fn header_hash() -> Policy {

@@ -3,7 +3,7 @@ use super::*;
 
 #[test]
 fn a_shadow_sees_the_loads_and_touches_none() {
-    for policy in LOAD_POLICIES.into_iter().chain([sticky(), header_hash(), by_prefix()]) {
+    for policy in LOAD_POLICIES.into_iter().chain([sticky(), header_hash(), by_prefix(), by_cost()]) {
         let members = fleet(&[1, 1, 1]);
         let mut shadow = router(policy, &members).into_shadow();
         let open: Vec<_> = (0..3).filter_map(|_| members[0].load.reserve(1, None)).collect();
@@ -22,7 +22,7 @@ fn a_shadow_sees_the_loads_and_touches_none() {
 /// The policy decides first and books; a shadow that took that booking for load would never agree with itself.
 #[test]
 fn a_shadow_leaves_out_what_the_policy_booked_for_this_request() {
-    for policy in [Policy::LeastLoad, Policy::PowerOfTwo, Policy::RoundRobin, sticky()] {
+    for policy in [Policy::LeastLoad, Policy::PowerOfTwo, Policy::RoundRobin, sticky(), by_cost()] {
         let mut members = fleet(&[1, 1, 2]);
         members.iter_mut().for_each(|member| member.max_in_flight = Some(8));
         let (mut main, mut shadow) = (router(policy.clone(), &members), router(policy, &members).into_shadow());
@@ -59,7 +59,7 @@ fn a_shadow_of_sessions_keeps_bindings_of_its_own() {
 
 #[test]
 fn a_readmitted_replica_counts_as_ready_until_it_is_tried() {
-    for policy in LOAD_POLICIES.into_iter().chain([sticky(), header_hash(), by_prefix()]) {
+    for policy in LOAD_POLICIES.into_iter().chain([sticky(), header_hash(), by_prefix(), by_cost()]) {
         let members = fleet(&[1, 1]);
         for member in &members {
             member.status.set(State::Down);

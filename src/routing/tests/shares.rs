@@ -51,12 +51,12 @@ fn round_robin_spreads_a_heavy_replicas_turns_out() {
 
 #[test]
 fn ties_never_favour_a_position() {
-    for policy in LOAD_POLICIES {
+    for policy in LOAD_POLICIES.into_iter().chain([by_cost()]) {
         for seed in 0..4 {
             let mut router = Router::new(&settings(&policy, &Session::default()), fleet(&[1; 16]), seed);
             let counts = spread(&mut router, 16 * 200, Tick(0));
             let tolerance = match policy {
-                Policy::RoundRobin | Policy::LeastLoad => 0,
+                Policy::RoundRobin | Policy::LeastLoad | Policy::LeastCost(_) => 0,
                 Policy::PowerOfTwo => 20,
                 // Binomial: 200 ± 14; four of those.
                 _ => 56,
@@ -80,7 +80,7 @@ fn a_burst_on_idle_replicas_takes_each_once() {
 
 #[test]
 fn routers_with_different_seeds_do_not_all_begin_with_the_same_replica() {
-    for policy in [Policy::RoundRobin, Policy::LeastLoad] {
+    for policy in [Policy::RoundRobin, Policy::LeastLoad, by_cost()] {
         let mut firsts = HashMap::<_, usize>::new();
         for seed in 0..8 {
             let mut router = Router::new(&settings(&policy, &Session::default()), fleet(&[1; 4]), seed);

@@ -2,6 +2,7 @@
 //! restarts.
 mod hostile;
 mod learned;
+mod least_cost;
 mod prefill;
 mod tokenizers;
 mod visible;

@@ -1,4 +1,4 @@
-//! Prefix awareness: `cache_aware`'s settings, memory and time for prompts, adapters, and who is told.
+//! Prefix awareness: `cache_aware`'s and `least_cost`'s settings, memory and time for prompts, adapters, and who is told.
 //!
 //! Prompts of a test grow from one to the next, as those of a conversation do: a head that many prompts share would
 //! count for nobody.
@@ -19,6 +19,9 @@ checks! {
     shadow_affinity: "pools[].shadow.affinity";
     shadow_load: "pools[].shadow.load";
     shadow_min_queue_gap: "pools[].shadow.min_queue_gap";
+    least_cost: "pools[].policy.type";
+    request_cost: "pools[].policy.request_cost";
+    shadow_request_cost: "pools[].shadow.request_cost";
     prefill: "pools[].prefill", "pools[].prefill.overhead", "pools[].prefill.per_token", "pools[].prefill.per_pair";
     cache_tokens: "pools[].cache_tokens", "pools[].replicas[].cache_tokens";
     discover_cache_tokens: "pools[].discover.cache_tokens";
@@ -152,11 +155,35 @@ pub async fn prefill() {
     assert_eq!(two_that_wait(&[BY_QUEUE]).await.1, 1, "by default it is learned, and guessed until then");
 }
 
+pub async fn least_cost() {
+    let engines = two().await;
+    let (with, without) =
+        pair(&one_pool(&engines, "policy: { type: least_cost }"), &one_pool(&engines, "policy: { type: least_load }"))
+            .await;
+    assert_eq!(shares(&with, conversation(5)).await.len(), 1, "a prefix of any length saves time");
+    assert_eq!(shares(&without, conversation(5)).await.len(), 2, "of two idle ones, the less used is next");
+}
+
+pub async fn request_cost() {
+    let engines = two().await;
+    for (key, expected) in [(", request_cost: 1s", 2), ("", 1)] {
+        let policy = format!("policy: {{ type: least_cost{key} }}");
+        let proxy = Proxy::start(&one_pool(&engines, &policy)).await;
+        let open = open_streams(&proxy, &conversation(10)).await;
+        let names: BTreeSet<_> = open.iter().map(|(_, name)| name).collect();
+        assert_eq!(names.len(), expected, "{key}: ten are open, which by default cost less than 400 tokens");
+    }
+}
+
 /// How often a shadow disagrees over a conversation, of which the policy never leaves the first replica.
 async fn leaves(shadow: &str, held: bool) -> usize {
+    disagrees(&format!("cache_aware{shadow}"), held).await
+}
+
+async fn disagrees(shadow: &str, held: bool) -> usize {
     let engines = two().await;
     let policy = "policy: { type: cache_aware, min_match_tokens: 64, affinity: prefer }";
-    let (proxy, both) = one_of_two(&engines, &[policy, &format!("shadow: {{ type: cache_aware{shadow} }}")]).await;
+    let (proxy, both) = one_of_two(&engines, &[policy, &format!("shadow: {{ type: {shadow} }}")]).await;
     let prompts = conversation(10);
     let (first, rest) = prompts.split_at(1);
     let _first = open_streams(&proxy, first).await;
@@ -199,6 +226,11 @@ pub async fn shadow_min_queue_gap() {
             "{key}: almost two seconds wait; the default gap is two"
         );
     }
+}
+
+pub async fn shadow_request_cost() {
+    assert!(disagrees("least_cost, request_cost: 1s", true).await > 0, "ten are open at one of two");
+    assert_eq!(disagrees("least_cost", true).await, 0, "by default they cost less than 400 tokens");
 }
 
 /// What was matched of a prompt.

@@ -46,15 +46,15 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0..REPLICAS, states).prop_map(|(replica, state)| Step::Status(replica, state)),
         1 => (any::<u8>(), prop::option::of(0..REPLICAS), 0..2_000_u64)
             .prop_map(|(kept, reborn, cache)| Step::Members { kept, reborn, cache }),
-        1 => (0..3_usize, prop::bool::weighted(0.8)).prop_map(|(policy, index)| Step::Policy(policy, index)),
+        1 => (0..4_usize, prop::bool::weighted(0.8)).prop_map(|(policy, index)| Step::Policy(policy, index)),
         2 => (0..3 * SECOND).prop_map(Step::Wait),
     ]
 }
 
-fn policies() -> [Policy; 3] {
+fn policies() -> [Policy; 4] {
     let settings = CacheAware { min_match_tokens: 32, min_load_gap: 2, ..cache_aware() };
     let queued = CacheAware { load: LoadUnit::QueuedSeconds, affinity: Stay::Prefer, ..settings.clone() };
-    [Policy::CacheAware(settings), Policy::CacheAware(queued), Policy::LeastLoad]
+    [Policy::CacheAware(settings), Policy::CacheAware(queued), Policy::LeastLoad, by_cost()]
 }
 
 struct World {
@@ -68,10 +68,10 @@ struct World {
 }
 
 impl World {
-    fn new(seed: u64) -> Self {
+    fn new(policy: &Policy, seed: u64) -> Self {
         let all = fleet(&[1, 2, 1, 3]);
         Self {
-            router: Router::new(&with_index(&policies()[0], &Session::default()), all.clone(), seed),
+            router: Router::new(&with_index(policy, &Session::default()), all.clone(), seed),
             loads: all.iter().map(|member| member.load.clone()).collect(),
             all,
             open: Vec::new(),
@@ -176,9 +176,10 @@ proptest! {
     #[test]
     fn nothing_leaks_and_the_same_calls_decide_the_same(
         seed in any::<u64>(),
+        policy in 0..4_usize,
         steps in prop::collection::vec(step(), 1..80),
     ) {
-        let [mut world, mut twin] = [World::new(seed), World::new(seed)];
+        let [mut world, mut twin] = [0; 2].map(|_| World::new(&policies()[policy], seed));
         for step in &steps {
             world.step(step);
             twin.step(step);

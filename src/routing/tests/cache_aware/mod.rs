@@ -14,7 +14,7 @@ use crate::config::{CacheAware, LoadUnit, Stay};
 use crate::prefix::BLOCK_TOKENS;
 
 /// Blocks of a prompt made of parts: (name, tokens). Equal names at equal places are equal text.
-fn prompt(parts: &[(u64, u32)]) -> Arc<Prompt> {
+pub(super) fn prompt(parts: &[(u64, u32)]) -> Arc<Prompt> {
     let mut chain = crate::prefix::Chain::new(7);
     for &(name, tokens) in parts {
         let mut rng = fastrand::Rng::with_seed(name);
@@ -24,7 +24,7 @@ fn prompt(parts: &[(u64, u32)]) -> Arc<Prompt> {
     Arc::new(Prompt { blocks: chain.finish(), tokens, answer: None })
 }
 
-fn of_prompt(prompt: &Arc<Prompt>) -> Request<'_> {
+pub(super) fn of_prompt(prompt: &Arc<Prompt>) -> Request<'_> {
     Request { prompt: Some(prompt), sequences: 1, streams: true, ..Request::default() }
 }
 
@@ -37,12 +37,12 @@ fn router_of(settings: CacheAware, members: &[Member], seed: u64) -> Router {
     Router::new(&with_index(&policy, &Session::default()), members.to_vec(), seed)
 }
 
-fn with_index<'a>(policy: &'a Policy, session: &'a Session) -> Settings<'a> {
+pub(super) fn with_index<'a>(policy: &'a Policy, session: &'a Session) -> Settings<'a> {
     Settings { index_bytes: Some(1 << 30), ..super::settings(policy, session) }
 }
 
 /// A whole request: decided, answered, ended.
-fn serve(router: &mut Router, request: &Request<'_>, now: Tick) -> (Arc<str>, Reason, u32) {
+pub(super) fn serve(router: &mut Router, request: &Request<'_>, now: Tick) -> (Arc<str>, Reason, u32) {
     let mut plan = router.decide(request, now).expect("a replica is ready");
     if let Some(effect) = &plan.on_success {
         router.apply(effect, now);
@@ -54,11 +54,32 @@ fn serve(router: &mut Router, request: &Request<'_>, now: Tick) -> (Arc<str>, Re
     (plan.leg.replica, plan.reason, plan.matched)
 }
 
+/// A prompt of so many tokens that shares nothing with others.
+pub(super) fn own(name: u64, tokens: u32) -> Arc<Prompt> {
+    prompt(&[(name, tokens)])
+}
+
+/// Puts prompts into the index as served by a replica.
+pub(super) fn warm(router: &mut Router, replica: &str, prompts: &[&Arc<Prompt>]) {
+    for prompt in prompts {
+        let request = Request { pinned: Some(replica), ..of_prompt(prompt) };
+        assert_eq!(serve(router, &request, Tick(0)).1, Reason::Stored);
+    }
+}
+
+pub(super) fn open(member: &Member, requests: u32) -> Vec<Reservation> {
+    (0..requests).map(|_| member.load.reserve(1, None).expect("no limit")).collect()
+}
+
+pub(super) fn with_session<'a>(session: u128, prompt: &'a Arc<Prompt>) -> Request<'a> {
+    Request { session: Some(SessionKey(session)), ..of_prompt(prompt) }
+}
+
 /// A session's prompts, in order.
-type Turns = VecDeque<Arc<Prompt>>;
+pub(super) type Turns = VecDeque<Arc<Prompt>>;
 
 /// A session: a head, then turns of its own.
-fn session(head: (u64, u32), name: u64, turns: u32, tokens: u32) -> Turns {
+pub(super) fn session(head: (u64, u32), name: u64, turns: u32, tokens: u32) -> Turns {
     let parts = |turn: u32| {
         let own = (0..=turn).map(|at| (1_000_000 + name * 1_000 + u64::from(at), tokens));
         std::iter::once(head).chain(own).collect::<Vec<_>>()
@@ -98,13 +119,24 @@ enum Order {
 
 /// `clients` concurrent clients play all sessions; a request takes its uncached prefill and some decoding.
 fn play(router: &mut Router, members: &[Member], sessions: Vec<Turns>, clients: usize, order: Order) -> Outcome {
+    play_from(router, members, sessions, clients, order, Tick(0))
+}
+
+/// The same, from a time on.
+fn play_from(
+    router: &mut Router,
+    members: &[Member],
+    sessions: Vec<Turns>,
+    clients: usize,
+    order: Order,
+    mut now: Tick,
+) -> Outcome {
     let mut outcome = Outcome { requests: vec![0; members.len()], ..Outcome::default() };
     let mut caches: Vec<HashSet<u64>> = vec![HashSet::new(); members.len()];
     let mut rng = fastrand::Rng::with_seed(1);
     let mut waiting: VecDeque<Turns> = sessions.into();
     let mut events = BinaryHeap::new();
     let mut open: HashMap<usize, (Plan, Turns)> = HashMap::new();
-    let mut now = Tick(0);
     let mut sent = 0;
     loop {
         while open.len() < clients {

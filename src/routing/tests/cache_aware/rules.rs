@@ -3,27 +3,6 @@ use std::time::Duration;
 
 use super::*;
 
-/// A prompt of so many tokens that shares nothing with others.
-fn own(name: u64, tokens: u32) -> Arc<Prompt> {
-    prompt(&[(name, tokens)])
-}
-
-/// Puts prompts into the index as served by a replica.
-fn warm(router: &mut Router, replica: &str, prompts: &[&Arc<Prompt>]) {
-    for prompt in prompts {
-        let request = Request { pinned: Some(replica), ..of_prompt(prompt) };
-        assert_eq!(serve(router, &request, Tick(0)).1, Reason::Stored);
-    }
-}
-
-fn open(member: &Member, requests: u32) -> Vec<Reservation> {
-    (0..requests).map(|_| member.load.reserve(1, None).expect("no limit")).collect()
-}
-
-fn with_session<'a>(session: u128, prompt: &'a Arc<Prompt>) -> Request<'a> {
-    Request { session: Some(SessionKey(session)), ..of_prompt(prompt) }
-}
-
 #[test]
 fn the_longest_match_wins_from_min_match_tokens_on() {
     for (tokens, found) in [(1_024, true), (1_023, false)] {
@@ -258,7 +237,7 @@ fn what_failed_is_withdrawn_and_what_left_is_nobodys() {
 
 #[test]
 fn other_policies_tell_what_they_hit() {
-    for policy in LOAD_POLICIES.into_iter().chain([sticky(), header_hash()]) {
+    for policy in LOAD_POLICIES.into_iter().chain([sticky(), header_hash(), by_cost()]) {
         let members = fleet(&[1]);
         let mut router = Router::new(&with_index(&policy, &Session::default()), members, 0);
         let same = own(1, 3_000);
@@ -271,7 +250,7 @@ fn other_policies_tell_what_they_hit() {
 fn an_index_outlives_a_change_of_policy_and_not_its_being_switched_off() {
     let session = Session::default();
     let same = own(1, 3_000);
-    let policies = [Policy::CacheAware(cache_aware()), Policy::LeastLoad, Policy::CacheAware(cache_aware())];
+    let policies = [by_prefix(), Policy::LeastLoad, by_cost(), by_prefix()];
     let mut router = Router::new(&with_index(&policies[0], &session), fleet(&[1; 4]), 0);
     let home = serve(&mut router, &of_prompt(&same), Tick(0)).0;
     let open = router.decide(&of_prompt(&same), Tick(0)).expect("ready");
@@ -290,7 +269,7 @@ fn an_index_outlives_a_change_of_policy_and_not_its_being_switched_off() {
 
 #[test]
 fn a_preview_tells_what_a_decision_would_do_and_does_nothing() {
-    for policy in LOAD_POLICIES.into_iter().chain([sticky(), header_hash(), Policy::CacheAware(cache_aware())]) {
+    for policy in LOAD_POLICIES.into_iter().chain([sticky(), header_hash(), by_prefix(), by_cost()]) {
         let members = fleet(&[1, 2, 1]);
         members[1].status.set(State::Warming);
         let session = Session::default();
