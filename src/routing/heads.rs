@@ -10,8 +10,6 @@
 
 /// Requests of one head after which it may count for nobody; fewer where there are fewer replicas.
 const FEW: u32 = 4;
-/// Requests for each replica over which counts fade.
-pub(super) const WINDOW: f64 = 32.0;
 /// Fewest heads remembered.
 const REMEMBERED: usize = 64;
 
@@ -80,7 +78,7 @@ impl Heads {
     /// Counts the prompt that was just looked at: `reach` of its leading blocks were known somewhere.
     pub fn count(&mut self, chain: &[u64], reach: u32, replicas: usize) {
         self.requests += 1;
-        self.unit *= 1.0 + 1.0 / (WINDOW * replicas.max(1) as f64);
+        self.unit *= 1.0 + 1.0 / (32 * replicas.max(1)) as f64;
         self.all += self.unit;
         for &at in &self.passed {
             self.known[at].passed += self.unit;

@@ -4,7 +4,7 @@
 //! blocks and holds its part of the replica's virtual queue. Without an index nothing here costs or knows anything.
 use std::sync::Arc;
 
-use super::heads::{self, Heads};
+use super::heads::Heads;
 use super::policy::least_cost::Work;
 use super::prefill::Model;
 use super::router::SWEEP;
@@ -34,16 +34,6 @@ struct Kept {
     reach: u32,
 }
 
-/// A head that too few hold for the requests that begin with it; of none, all is 0.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Seed {
-    /// Its blocks.
-    pub blocks: u32,
-    /// The part of what one more copy costs that a request is to pay: a copy serves those who will come, as many as came
-    /// in the window in which heads are counted.
-    pub pays: f64,
-}
-
 /// What is known of a request's prompt.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Look {
@@ -51,8 +41,8 @@ pub(super) struct Look {
     limit: u32,
     /// Leading blocks that count for nobody.
     pub shared: u32,
-    /// What of it should be on more replicas.
-    pub seed: Seed,
+    /// Leading blocks that too few hold for the requests that begin with them.
+    pub seeded: u32,
     /// Its tokens.
     pub tokens: Option<u32>,
     /// Where the last answer in it begins and ends, in blocks.
@@ -131,7 +121,7 @@ impl Prefixes {
         Look {
             limit,
             shared: kept.heads.shared(&prompt.blocks, kept.slots.len()),
-            seed: kept.seed(limit),
+            seeded: kept.seeded().min(limit),
             tokens: Some(prompt.tokens),
             answer: prompt.answer.map(|(begin, end)| (begin / BLOCK_TOKENS as u32, end / BLOCK_TOKENS as u32)),
         }
@@ -288,19 +278,13 @@ impl Prefixes {
 }
 
 impl Kept {
-    /// The head that the match of the prompt looked up last ends with, where fewer members hold it than its share of the
-    /// requests asks for.
-    fn seed(&self, limit: u32) -> Seed {
-        let members = self.slots.len() as f64;
-        let Some((blocks, share)) = self.heads.shares().find(|(end, _)| *end == self.reach) else {
-            return Seed::default();
-        };
-        let holders = self.slots.iter().filter(|slot| self.depths[slot.at()] >= blocks).count() as f64;
-        if holders >= (share * members).ceil() {
-            return Seed::default();
-        }
-        let comes = share * heads::WINDOW * members;
-        Seed { blocks: blocks.min(limit), pays: ((holders + 1.0) / comes).min(1.0) }
+    /// The blocks of the head that the match of the prompt looked up last ends with, where fewer members hold it than its
+    /// share of the requests asks for; else 0.
+    fn seeded(&self) -> u32 {
+        let wanted = |share: f64| (share * self.slots.len() as f64).ceil() as usize;
+        let holders = |end| self.slots.iter().filter(|slot| self.depths[slot.at()] >= end).count();
+        let few = |&(end, share): &(u32, f64)| end == self.reach && holders(end) < wanted(share);
+        self.heads.shares().find(few).map_or(0, |(end, _)| end)
     }
 
     fn answered(&mut self, expectation: &Expectation) {

@@ -169,7 +169,7 @@ impl Explanation {
 const COST_COLUMN: usize = 7;
 
 const COSTS: &str = "cost s: what the request costs there, in seconds: its prefill at the present price of work, what waits, and the requests
-in flight beyond those of the idlest; the least is taken, and within 2 ms of it the session's replica or who forgets least.
+in flight beyond those of the idlest; the least is taken, and within 2 ms of it the session's replica or who computed least.
 ";
 
 const COLUMNS: &str = "

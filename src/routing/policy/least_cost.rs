@@ -10,8 +10,8 @@
 //! sessions begin, that is who has fewest of them, and where prompts are found or not, whose cache was churned least.
 //!
 //! A prefix that many requests begin with belongs on as many replicas as its share of the requests asks for. While fewer
-//! hold it ([`crate::routing::heads`]), a replica without it is judged by its part in the cost of one more copy ([`Seed`]):
-//! if it had to bear that alone, the line of those who hold it would always grow as long as a whole prefill before.
+//! hold it, all others are judged as if they did ([`crate::routing::heads`]): without that, the second replica to hold
+//! it would have to be cheaper by a whole prefill, so the first one's line would always grow that long before.
 //!
 //! A conversation's replica holds more of the next turn than it was ever asked: the answer, which it wrote. It is judged
 //! as if it held it ([`Look::with_answer`]); without that, moving a young conversation looks a third as dear as it is.
@@ -24,7 +24,7 @@ use crate::config::{LeastCost, LoadPolicy};
 use crate::routing::Reason;
 use crate::routing::candidates::{Candidates, FULL_SHARE, Home, Remembered};
 use crate::routing::prefill::Model;
-use crate::routing::prefixes::{Look, Seed, tokens};
+use crate::routing::prefixes::{Look, tokens};
 
 /// Costs that differ by less, in seconds, are the same: no estimate is as good as that.
 const TIE: f64 = 0.002;
@@ -71,11 +71,9 @@ impl<'a> Costs<'a> {
     /// Seconds.
     pub fn of(&self, row: usize) -> f64 {
         let (table, work) = (self.table, self.work);
-        let known = work.look.with_answer(table.depth(row));
+        let known = work.look.with_answer(table.depth(row)).max(work.look.seeded);
         let held = if self.home == Some(row) { known.max(self.remembered) } else { known };
-        let seconds = |held| work.model.seconds(work.look.tokens.unwrap_or(UNREAD), tokens(held));
-        let Seed { blocks, pays } = work.look.seed;
-        let prefill = pays * seconds(held) + (1.0 - pays) * seconds(held.max(blocks));
+        let prefill = work.model.seconds(work.look.tokens.unwrap_or(UNREAD), tokens(held));
         let others = self.settings.request_cost * f64::from(table.open(row) - self.fewest);
         (work.price * prefill + table.amount(row) + others) * FULL_SHARE as f64 / table.shares()[row] as f64
     }
@@ -115,9 +113,11 @@ pub(super) fn choose(settings: &LeastCost, table: &Candidates, aids: &mut Aids<'
     let costs = Costs::new(settings, table, aids.work);
     let least = (0..table.len()).map(|row| costs.of(row)).min_by(f64::total_cmp)?;
     let tied = |row: &usize| costs.of(*row) <= least + TIE;
+    // What no work is known of is dealt by count.
+    let order = |a, b| if aids.work.look.tokens.is_some() { table.compare_work(a, b) } else { table.compare(a, b) };
     let row = match costs.home.filter(tied) {
         Some(home) => home,
-        None => (0..table.len()).filter(tied).min_by(|&a, &b| table.compare_work(a, b))?,
+        None => (0..table.len()).filter(tied).min_by(|&a, &b| order(a, b))?,
     };
     let reason = costs.reason(row);
     // Of equals each has its turn.

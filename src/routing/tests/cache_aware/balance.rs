@@ -86,7 +86,7 @@ fn two_system_prompts() {
 fn sessions_that_end_after_a_turn_or_two() {
     let sessions: Vec<_> = (0..120).map(|name| session((1, 2_000), name, 1 + name as u32 % 2, 250)).collect();
     holds(&by_prefix(), 4, 6, 0.83, 1.15, &sessions);
-    // Whoever has most room takes long and short sessions alike, and they come in turns here.
+    // Whoever computed least takes long and short sessions alike, and they come in turns here.
     holds(&by_cost(), 4, 6, 0.83, 1.3, &sessions);
 }
 
@@ -186,7 +186,7 @@ fn a_burst_of_new_sessions_with_one_head_computes_it_once_a_replica() {
 /// A replica that joins, or comes back empty, gets its share of new sessions: no more, and no less.
 #[test]
 fn a_new_replica_is_neither_starved_nor_flooded() {
-    // Of replicas that cost the same the new one has most room, until it holds as much as the others. No warming one by
+    // Of replicas that cost the same the new one computed least, until it was given as much as the others. No warming one by
     // cost: while its share is small its own prefill costs a multiple, and idle ones take all that is new.
     let by_cost = (by_cost(), State::Ready, 0.8..=1.75);
     // The ramp lasts 30 s; the play takes about as long.

@@ -35,7 +35,7 @@ fn a_head_that_too_few_hold_is_judged_as_if_all_did_and_booked_as_what_it_is() {
     assert_eq!(serve(&mut router, &of_prompt(&of_head(1)), Tick(0)).0, first);
     near(&costs(&mut router, &of_prompt(&of_head(2)), Tick(0)), &[0.4; 4]);
     let plan = router.decide(&of_prompt(&of_head(2)), Tick(0)).expect("ready");
-    assert!(plan.leg.replica != first && plan.matched == 0, "who has most room: {plan:?}");
+    assert!(plan.leg.replica != first && plan.matched == 0, "who computed least: {plan:?}");
     let at = members.iter().find(|member| member.id == plan.leg.replica).expect("a member");
     assert_eq!(at.load.queued_seconds(Tick(0)), 2.0);
 }
