@@ -456,13 +456,20 @@ mod tests {
             handles.probe_ok.inc();
             metrics.request("p", replica, "random", "ok").inc();
             metrics.latencies("p", replica).0.observe(1.0);
+            metrics.tokens("p", replica).reported(Some(2), Some(1));
             metrics.set_replica(replica, 0, 0, "ready", 0);
         }
         metrics.set_bindings("p", 1);
         metrics.retain(|_, replica| replica != Some("b"));
         let text = metrics.render().unwrap();
         assert!(!text.contains("replica=\"b\""), "{text}");
-        for name in ["requests_total", "replica_state", "health_probes_total", "time_to_first_token_seconds_count"] {
+        for name in [
+            "requests_total",
+            "replica_state",
+            "health_probes_total",
+            "time_to_first_token_seconds_count",
+            "usage_reports_total",
+        ] {
             assert!(text.lines().any(|l| l.starts_with(&format!("warmroute_{name}")) && l.contains("replica=\"a\"")));
         }
         metrics.retain(|pool, _| pool != Some("p"));

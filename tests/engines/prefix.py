@@ -31,6 +31,25 @@ def post(address, path, body):
     return {name.lower(): value for name, value in answer.getheaders()}, json.loads(data)
 
 
+def metric(admin, name):
+    """The sum over a family's series."""
+    connection = http.client.HTTPConnection(admin, timeout=60)
+    connection.request("GET", "/metrics")
+    lines = connection.getresponse().read().decode().splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"{name}{{"))
+
+
+def streamed(router, body):
+    """What a stream's last event tells in `timings`: llama.cpp puts them there unasked."""
+    connection = http.client.HTTPConnection(router, timeout=60)
+    body = json.dumps(body | {"stream": True})
+    connection.request("POST", "/v1/chat/completions", body, {"content-type": "application/json"})
+    events = [json.loads(line[5:]) for line in connection.getresponse() if line.startswith(b"data: {")]
+    assert not any(event.get("usage") for event in events), "nobody asked for usage"
+    timings = [event["timings"] for event in events if "timings" in event][-1]
+    return timings["cache_n"] + timings["prompt_n"], timings["cache_n"]
+
+
 def main(router, admin):
     draw = random.Random(4)
     chats = [[{"role": "system", "content": f"chat {number}: {text(draw, 150)}"}] for number in range(4)]
@@ -52,6 +71,13 @@ def main(router, admin):
             rows.append((number, turn, headers["x-warmroute-replica"], headers["x-warmroute-reason"],
                          usage["prompt_tokens"], told["tokens"], told["basis"], matched, cached))
             messages.append(answer["choices"][0]["message"])
+    # What the router read in these answers beside their relay, and in a stream that reports no usage.
+    messages = chats[0] + [{"role": "user", "content": "and in a stream?"}]
+    prompt, cached = streamed(router, {"model": MODEL, "messages": messages, "max_tokens": MAX_TOKENS})
+    prompt, cached = prompt + sum(row[4] for row in rows), cached + sum(row[8] for row in rows)
+    read = [metric(admin, f"warmroute_reported_{name}_tokens_total") for name in ("prompt", "cached")]
+    assert read == [prompt, cached], (read, prompt, cached)
+    print(f"usage: {read[1]:.0f} of {read[0]:.0f} prompt tokens cached, as llama.cpp's answers say and the router read")
     # As docs/engines.md has it.
     letters = dict(zip(dict.fromkeys(row[2] for row in rows), "ab"))
     print("| chat | turn | replica | reason | prompt tokens, llama.cpp's | ours | matched | `cached_tokens` |")
