@@ -1,12 +1,12 @@
 //! `least_cost`: the replica where the request costs least, in seconds: its own and those of others that wait for it.
 //!
 //! ```text
-//! cost = price·T(n, m) + W + request_cost·(open − fewest open), ÷ the weight (and ramp) of the replica
+//! cost = price·T(n, m) + (W + request_cost·(open − fewest open)) ÷ the weight (and ramp) of the replica
 //! ```
 //!
 //! T is the time to prefill n tokens of which m are held there (`prefill`), W the seconds of prefill that wait there, and
 //! the price what a second of work costs those who come later ([`crate::routing::busy`]). Where costs are within
-//! [`TIE`] of the least, the session's replica takes it, else the one that was given the least prefill lately: where
+//! [`TIE`] of the least, the session's replica takes it, else the one that was given the least prefill lately, for its weight: where
 //! sessions begin, that is who has fewest of them, and where prompts are found or not, whose cache was churned least.
 //!
 //! A prefix that many requests begin with belongs on as many replicas as its share of the requests asks for. While fewer
@@ -75,7 +75,7 @@ impl<'a> Costs<'a> {
         let held = if self.home == Some(row) { known.max(self.remembered) } else { known };
         let prefill = work.model.seconds(work.look.tokens.unwrap_or(UNREAD), tokens(held));
         let others = self.settings.request_cost * f64::from(table.open(row) - self.fewest);
-        (work.price * prefill + table.amount(row) + others) * FULL_SHARE as f64 / table.shares()[row] as f64
+        work.price * prefill + (table.amount(row) + others) * FULL_SHARE as f64 / table.shares()[row] as f64
     }
 
     fn reason(&self, row: usize) -> Reason {

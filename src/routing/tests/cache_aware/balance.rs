@@ -128,18 +128,19 @@ fn documents_are_followed_and_not_copied() {
 #[test]
 fn shares_follow_weights_in_whatever_order_members_are_listed() {
     let sessions: Vec<_> = (0..96).map(|name| session((1, 2_000), name, 4, 250)).collect();
-    for clients in [1, 16] {
+    for (clients, policy) in [1, 16].into_iter().flat_map(|clients| followers().map(|policy| (clients, policy))) {
         for reversed in [false, true] {
             let mut members = fleet(&[1, 2, 1, 4]);
             if reversed {
                 members.reverse();
             }
-            let mut router = router_of(cache_aware(), &members, 5);
+            let mut router = router_by(&policy, &members, 5);
             let outcome = play(&mut router, &members, sessions.clone(), clients, Order::ByTurn);
             for (member, &requests) in members.iter().zip(&outcome.requests) {
                 let fair = 384.0 * f64::from(member.weight) / 8.0;
                 let of_fair = f64::from(requests) / fair;
-                assert!((0.75..=1.25).contains(&of_fair), "{clients}, {}: {:?}", member.id, outcome.requests);
+                let of = (policy.as_str(), clients, &member.id);
+                assert!((0.75..=1.25).contains(&of_fair), "{of:?}: {:?}", outcome.requests);
             }
         }
     }
@@ -186,12 +187,12 @@ fn a_burst_of_new_sessions_with_one_head_computes_it_once_a_replica() {
 /// A replica that joins, or comes back empty, gets its share of new sessions: no more, and no less.
 #[test]
 fn a_new_replica_is_neither_starved_nor_flooded() {
-    // Of replicas that cost the same the new one computed least, until it was given as much as the others. No warming one by
-    // cost: while its share is small its own prefill costs a multiple, and idle ones take all that is new.
-    let by_cost = (by_cost(), State::Ready, 0.8..=1.75);
+    // Of replicas that cost the same the new one computed least, until it was given as much as the others.
+    let ready = (by_cost(), State::Ready, 0.8..=1.75);
+    let warming = (by_cost(), State::Warming, 0.2..=1.2);
     // The ramp lasts 30 s; the play takes about as long.
     for (policy, state, fair) in
-        [(by_prefix(), State::Ready, 0.8..=1.5), (by_prefix(), State::Warming, 0.2..=1.2), by_cost]
+        [(by_prefix(), State::Ready, 0.8..=1.5), (by_prefix(), State::Warming, 0.2..=1.2), ready, warming]
     {
         let mut members = fleet(&[1; 4]);
         let mut router = router_by(&policy, &members, 0);
