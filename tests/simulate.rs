@@ -59,6 +59,7 @@ fn rows_say_under_which_conditions_they_came_about() {
         ("believed_cache", 1.0.into()),
         ("decode_tps", Value::Null),
         ("noise", 0.0.into()),
+        ("reports", false.into()),
         ("seed", 4.into()),
         ("seeds", 1.into()),
     ] {

@@ -52,6 +52,9 @@ pub struct Args {
     /// Prefill times scatter about the model's: this is the standard deviation of their logarithm
     #[arg(long, value_name = "SIGMA", default_value_t = 0.0, allow_hyphen_values = true, value_parser = noise)]
     noise: f64,
+    /// Replicas report how much of a prompt they found in their caches, and serve's policies learn from that
+    #[arg(long)]
+    reports: bool,
     /// Dollars for an hour of a replica
     #[arg(long, value_name = "USD", default_value_t = study::PRICE_PER_HOUR, value_parser = price)]
     price_per_hour: f64,
@@ -75,7 +78,7 @@ pub struct Args {
     format: Format,
     /// Print every figure of the published study beside ours, and the product's policies on the same calls
     #[arg(long, conflicts_with_all = ["workload", "policies", "replicas", "cache_tokens", "believed_cache", "cache_model",
-        "prefill_model", "decode_tps", "noise", "price_per_hour", "arrivals", "speed", "seed", "seeds", "requests"])]
+        "prefill_model", "decode_tps", "noise", "reports", "price_per_hour", "arrivals", "speed", "seed", "seeds", "requests"])]
     study: bool,
 }
 
@@ -273,6 +276,7 @@ fn setup(args: Args) -> Result<Setup, String> {
         prefill: args.prefill_model,
         decode_tps: if args.decode_tps == 0 { f64::INFINITY } else { args.decode_tps.into() },
         noise: args.noise,
+        reports: args.reports,
         arrivals: args.arrivals.unwrap_or(arrivals),
         speed: args.speed,
         seed: args.seed,

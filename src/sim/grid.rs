@@ -81,6 +81,8 @@ pub struct Setup {
     pub decode_tps: f64,
     /// How much prefills scatter about that: see [`Noise::sigma`].
     pub noise: f64,
+    /// Whether replicas report what they found in their caches, as engines may in `usage`.
+    pub reports: bool,
     /// When calls begin.
     pub arrivals: Arrivals,
     /// A trace is played so many times as fast as it was recorded.
@@ -228,6 +230,7 @@ impl Setup {
             prefill: self.prefill,
             decode_tps: self.decode_tps,
             noise: Noise { sigma: self.noise, seed },
+            reports: self.reports,
         };
         play(self.source(seed), &replicas, chooser.as_mut(), ticks)
     }

@@ -33,6 +33,8 @@ pub struct Conditions {
     pub decode_tps: Option<f64>,
     /// Standard deviation of the logarithm of prefill times about the model's.
     pub noise: f64,
+    /// Whether replicas reported what they found in their caches.
+    pub reports: bool,
     /// The first seed.
     pub seed: u64,
     /// Seeds that the figures are the mean of.
@@ -51,6 +53,7 @@ impl Conditions {
             believed_cache: setup.believed_cache,
             decode_tps: Some(setup.decode_tps).filter(|tps| tps.is_finite()),
             noise: setup.noise,
+            reports: setup.reports,
             seed: setup.seed,
             seeds: setup.seeds,
         }

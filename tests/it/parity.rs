@@ -71,6 +71,7 @@ fn simulated(trace: &Arc<Trace>, open: usize, policy: Policy) -> f64 {
         prefill: PrefillModel::linear(PREFILL_TPS),
         decode_tps: f64::INFINITY,
         noise: 0.0,
+        reports: true,
         arrivals: Arrivals::Closed(open),
         speed: 1.0,
         seed: 1,
@@ -177,6 +178,6 @@ async fn cache_aware_computes_in_simulation_what_it_computes_when_served() {
 
 #[tokio::test(start_paused = true)]
 async fn least_cost_computes_in_simulation_what_it_computes_when_served() {
-    // When served it learns from what answers report; the simulator's engines report nothing.
+    // These answers come whole, so what is served learns nothing of how long prefills take, and the simulated one does.
     agree(OPEN, Rule::named("least_cost").and_then(product).expect("a policy"), "least_cost", 1.0).await;
 }

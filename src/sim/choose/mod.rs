@@ -18,7 +18,7 @@ use super::call::Call;
 use super::engine::VirtualTime;
 use super::prefill::PrefillModel;
 use crate::config::{Affinity, CacheAware, LeastCost, Policy};
-use crate::routing::{Expectation, Leg, Reason};
+use crate::routing::{Expectation, Leg, Reason, Reported};
 
 /// What a rule may see of the replicas, beyond what it remembers itself.
 pub trait Holdings {
@@ -36,6 +36,8 @@ pub struct Placed {
     pub reason: Reason,
     /// Leading prompt tokens that the chooser expects to be cached there, where it knows.
     pub expected: Option<u32>,
+    /// What its engine reports of its prompt, once it has its first token, where engines report.
+    pub reported: Option<Reported>,
     leg: Option<Leg>,
     expectation: Option<Expectation>,
     booked: Booked,
@@ -43,7 +45,15 @@ pub struct Placed {
 
 impl Placed {
     fn plain(replica: usize, reason: Reason) -> Self {
-        Self { replica, reason, expected: None, leg: None, expectation: None, booked: Booked::default() }
+        Self {
+            replica,
+            reason,
+            expected: None,
+            reported: None,
+            leg: None,
+            expectation: None,
+            booked: Booked::default(),
+        }
     }
 }
 

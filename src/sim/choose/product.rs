@@ -92,6 +92,7 @@ impl Chooser for Product {
             replica: replica.ok_or_else(|| format!("{} is no replica of this fleet", plan.leg.replica))?,
             reason: plan.reason,
             expected: plan.expectation.is_some().then_some(plan.matched),
+            reported: None,
             leg: Some(plan.leg),
             expectation: plan.expectation,
             booked: Booked::default(),
@@ -111,6 +112,9 @@ impl Chooser for Product {
     fn finished(&mut self, placed: Placed, now: VirtualTime) {
         drop(placed.leg);
         if let Some(expectation) = placed.expectation {
+            if let Some(reported) = placed.reported {
+                self.router.reported(&expectation, reported);
+            }
             self.router.finish(expectation, tick(now));
         }
     }

@@ -12,6 +12,7 @@ fn setup(workload: Generated, rules: &[&str], cache: CacheModel) -> Setup {
         prefill: PrefillModel::QWEN3_8B_H100,
         decode_tps: f64::INFINITY,
         noise: 0.0,
+        reports: false,
         arrivals: Arrivals::Closed(1),
         speed: 1.0,
         seed: 1,

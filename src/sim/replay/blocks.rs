@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use super::arrivals::Source;
 use super::tally::{Outcome, Tally};
+use crate::routing::Reported;
 use crate::sim::call::Call;
 use crate::sim::choose::{Chooser, Holdings, Placed};
 use crate::sim::engine::{Engine, Event, Options, Request, RequestId, VirtualTime, What};
@@ -24,6 +25,8 @@ pub struct Replicas {
     pub decode_tps: f64,
     /// How much prefills scatter about what the model says.
     pub noise: Noise,
+    /// Whether they report what they found in their caches.
+    pub reports: bool,
 }
 
 /// Tokens a second that stand for "at once".
@@ -100,6 +103,9 @@ pub fn play(
                             if let Some(expected) = open.placed.expected {
                                 tally.predicted(expected, cached_tokens);
                             }
+                            let prompt_tokens = open.call.prompt_tokens;
+                            let reported = Reported { prompt_tokens, cached_tokens };
+                            open.placed.reported = replicas.reports.then_some(reported);
                             chooser.first_token(&mut open.placed, at);
                         }
                         What::Tokens { .. } => {}

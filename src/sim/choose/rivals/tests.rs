@@ -216,6 +216,7 @@ fn replicas() -> Replicas {
         prefill: PrefillModel::QWEN3_8B_H100,
         decode_tps: 20_000.0,
         noise: Noise::default(),
+        reports: false,
     }
 }
 
