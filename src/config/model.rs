@@ -212,13 +212,6 @@ pub enum Policy {
     LeastCost(LeastCost),
 }
 
-impl Policy {
-    /// Whether it looks at prompts, and so at what replicas hold of them.
-    pub fn uses_prompts(&self) -> bool {
-        matches!(self, Self::CacheAware(_) | Self::LeastCost(_))
-    }
-}
-
 /// What sticky policies share.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Affinity {

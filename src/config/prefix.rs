@@ -5,9 +5,16 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::check::Item;
-use super::model::{LoadPolicy, Pool};
+use super::model::{LoadPolicy, Policy, Pool};
 use super::resolve::{Read as _, or};
 use super::units::{show_duration, show_seconds, show_size};
+
+impl Policy {
+    /// Whether it looks at prompts, and so at what replicas hold of them.
+    pub fn uses_prompts(&self) -> bool {
+        matches!(self, Self::CacheAware(_) | Self::LeastCost(_))
+    }
+}
 
 /// What `cache_aware` is set by.
 #[derive(Debug, Clone, PartialEq)]
