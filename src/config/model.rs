@@ -123,7 +123,7 @@ pub struct Pool {
     pub shadow: Option<Policy>,
     /// What of KV cache a replica can keep, in tokens, where the replica does not say. Default 500,000.
     pub cache_tokens: u64,
-    /// Bytes of the prefix index. Default 32 MiB.
+    /// Bytes of the prefix index. Default 24 MiB.
     pub index_bytes: usize,
     /// Bytes of the tokenizer's boundary cache. Default 32 MiB.
     pub tokens_bytes: usize,

@@ -133,7 +133,7 @@ pub(super) fn cache_tokens(pool: &Item) -> u64 {
 }
 
 pub(super) fn index_bytes(pool: &Item) -> usize {
-    or(pool.get("index"), "size", 32 << 20)
+    or(pool.get("index"), "size", 24 << 20)
 }
 
 pub(super) fn tokens_bytes(pool: &Item) -> usize {

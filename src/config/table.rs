@@ -292,7 +292,7 @@ pub(super) static TABLE: &[Key] = &[
         "Longest time that one prompt is tokenized for. Over it the prompt is compared as text, and counted."),
     key("pools[].index", Kind::MapOr("size"), Words("its keys' defaults"), LIVE, "{ size: 256MiB }",
         "Which replica holds which prefix: kept for `cache_aware` and `least_cost`, and for a `shadow` once more."),
-    key("pools[].index.size", size(MIB, 64 * GIB), Value("32MiB"), LIVE, "256MiB",
+    key("pools[].index.size", size(MIB, 64 * GIB), Value("24MiB"), LIVE, "256MiB",
         "Memory for it; prefixes unused for the longest time are forgotten first. A block of 16 tokens takes under 10 bytes for each replica that holds it."),
     key("pools[].cache_tokens", CACHE_TOKENS, Value("500000"), LIVE, "300_000",
         "Tokens of KV cache that each replica can keep, where the replica has no `cache_tokens` of its own: what is over it is taken to be evicted, the least recently used first."),
