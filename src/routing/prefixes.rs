@@ -129,7 +129,8 @@ impl Prefixes {
 
     /// Seconds to prefill the prompt that was looked up last on a member.
     pub fn seconds(&self, member: usize, look: Look) -> f64 {
-        look.tokens.map_or(0.0, |prompt| self.model.seconds(prompt, tokens(self.likely(member, look))))
+        let held = tokens(look.with_answer(self.depth(member, look)));
+        look.tokens.map_or(0.0, |prompt| self.model.seconds(prompt, held))
     }
 
     /// What a request asks of a replica, at a price of work.
@@ -143,39 +144,35 @@ impl Prefixes {
         depth.unwrap_or(0).min(look.limit)
     }
 
-    /// The same, and the last answer in the prompt where it has most likely written that.
-    pub fn likely(&self, member: usize, look: Look) -> u32 {
-        look.with_answer(self.depth(member, look))
-    }
-
-    /// Places the prompt that was looked up last on a member, and books its prefill with `load`, if that is given.
+    /// Places the prompt that was looked up last on a member, and books the seconds of its prefill with `load`, if that is
+    /// given.
     pub fn place(
         &mut self,
         member: usize,
         look: Look,
         request: &Request<'_>,
         load: Option<&Arc<Load>>,
+        seconds: f64,
         now: Tick,
     ) -> Option<Expectation> {
-        let matched = tokens(self.likely(member, look));
-        let Self { kept: Some(kept), model, indexes } = self else { return None };
+        let depth = self.depth(member, look);
+        let Self { kept: Some(kept), indexes, .. } = self else { return None };
         let prompt = request.prompt.filter(|_| !request.load_only)?;
         // A second attempt is no second request.
         if request.tried.is_empty() {
             kept.heads.count(&prompt.blocks, kept.reach, kept.slots.len());
         }
         let slot = kept.slots[member];
-        let depth = kept.depths.get(slot.at()).map_or(0, |&depth| depth.min(look.limit));
         let held = prompt.blocks.get(..depth as usize).unwrap_or_default();
         let known = tokens(kept.index.confirmed(slot, held) as u32);
-        let queued = load.map(|load| (load.clone(), load.queue.book(model.seconds(prompt.tokens, matched), now)));
+        let queued = load.map(|load| (load.clone(), load.queue.book(seconds, now)));
         Some(Expectation {
             placement: kept.index.place(slot, &prompt.blocks),
             prompt: prompt.clone(),
             confirmed: false,
             index: *indexes,
             queued,
-            matched,
+            matched: tokens(look.with_answer(depth)),
             known,
             sample: None,
             repeat: kept.reach as usize == prompt.blocks.len(),

@@ -382,6 +382,7 @@ impl Router {
         let unit = self.policy.load_unit(request);
         let costs = matches!(self.policy, Policy::LeastCost(_)) && !request.load_only;
         self.table.clear(self.cursor, unit, self.look.shared, home);
+        let (mut ready, mut busy) = (0_u32, 0_u32);
         for (at, entry) in self.entries.iter_mut().enumerate() {
             let state = request.state_of(&entry.member);
             let ramp = entry.ramp(state, call);
@@ -392,11 +393,12 @@ impl Router {
             let open = request.open_on(member);
             let weight = member.weight.max(1);
             let depth = self.prefixes.depth(at, self.look);
+            let queued = if unit == LoadUnit::QueuedSeconds { request.queued_on(member, call.now) } else { 0.0 };
+            (ready, busy) = (ready + 1, busy + u32::from(queued > 0.0));
             if member.max_in_flight.is_some_and(|max| open >= max) {
                 self.table.push_full(Full { member: at as u32, id_hash: entry.id_hash, weight, depth });
                 continue;
             }
-            let queued = if unit == LoadUnit::QueuedSeconds { request.queued_on(member, call.now) } else { 0.0 };
             self.table.push(Row {
                 member: at as u32,
                 id_hash: entry.id_hash,
@@ -410,9 +412,9 @@ impl Router {
                 depth,
             });
         }
-        if costs {
-            let busy = (0..self.table.len()).filter(|&row| self.table.amount(row) > 0.0).count();
-            self.busy.see(busy as f64 / self.table.len().max(1) as f64, call.now);
+        // Full ones, too: they are the busiest.
+        if costs && ready > 0 {
+            self.busy.see(f64::from(busy) / f64::from(ready), call.now);
         }
     }
 
@@ -444,7 +446,7 @@ impl Router {
             let load = self.shadow_load.is_none().then_some(&self.entries[member].member.load);
             let seconds = self.prefixes.seconds(member, self.look);
             self.placements.record(member, reason == Reason::NoMatch, (seconds * 1e6) as u64);
-            expectation = self.prefixes.place(member, self.look, request, load, call.now);
+            expectation = self.prefixes.place(member, self.look, request, load, seconds, call.now);
         }
         let member = &self.entries[member].member;
         let (replica, incarnation) = (member.id.clone(), member.incarnation);

@@ -71,10 +71,7 @@ impl Policy {
 
     /// The session whose binding this policy reads and writes for the request, if it does.
     pub fn session(&self, request: &Request<'_>) -> Option<SessionKey> {
-        match self {
-            Self::SessionSticky(_) | Self::CacheAware(_) | Self::LeastCost(_) if !request.load_only => request.session,
-            _ => None,
-        }
+        request.session.filter(|_| self.binds() && !request.load_only)
     }
 
     /// Whether it has bindings.

@@ -3,23 +3,24 @@ use super::*;
 
 #[test]
 fn a_cost_is_the_price_of_its_prefill_and_what_waits_and_runs_there_for_the_weight() {
-    let mut members = fleet(&[1, 2, 1, 1, 1]);
+    let mut members = fleet(&[1, 2, 1, 1, 1, 1, 1, 1]);
     members[2].status.set(State::Warming);
     members[4].max_in_flight = Some(1);
     let mut router = router_of(&members);
     warm(&mut router, "replica-3", &[&own(1, 1_600)]);
     let _waits = line(&mut router, "replica-1", 500, Tick(SECOND));
+    let _waits_where_it_is_full = line(&mut router, "replica-4", 501, Tick(SECOND));
     let _busy = [open(&members[1], 3), open(&members[2], 1), open(&members[4], 1)];
     let request = prompt(&[(1, 1_600), (2, 400)]);
-    // One of the four that may take it has a line, so a second of work costs 4/3; four are open at the second. The third
-    // is at a tenth of its weight.
+    // Two of eight have a line, one of them full, so a second of work costs 4/3; four are open at the second. The third is
+    // at a tenth of its weight.
     let cold = 2.0 * 4.0 / 3.0;
     let expected = [cold, cold + (0.5 + 4.0 * 0.0005) / 2.0, cold + 0.0005 / 0.1, 0.4 * 4.0 / 3.0];
     let found = costs(&mut router, &of_prompt(&request), Tick(SECOND));
     near(&found[..4], &expected);
     assert!(found[4].is_nan(), "it is full");
     // What is open everywhere counts for nobody.
-    let _all: Vec<_> = members[..4].iter().map(|member| open(member, 2)).collect();
+    let _all: Vec<_> = members.iter().map(|member| open(member, 2)).collect();
     near(&costs(&mut router, &of_prompt(&request), Tick(SECOND))[..4], &expected);
 }
 
