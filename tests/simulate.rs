@@ -174,3 +174,36 @@ fn least_cost_lands_where_it_was_aimed_at() {
     let [.., ttft] = of("chat", "poisson:700", "20000");
     assert!(ttft <= 25.0, "{ttft} ms");
 }
+
+/// The recorded conversations, where they are.
+#[test]
+fn least_cost_lands_where_it_was_aimed_at_on_mooncakes_conversations() {
+    let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/traces/mooncake-conversation.jsonl");
+    if !std::path::Path::new(trace).exists() {
+        eprintln!("skipped: no traces");
+        return;
+    }
+    let args = ["--workload", trace, "--speed", "5", "--cache-tokens", "3000000", "--policy", "least_cost"];
+    let ttft = rows(&[&args[..], &["--seeds", "3"]].concat())[0]["ttft_mean_ms"].as_f64().unwrap();
+    assert!(ttft <= 2_800.0, "{ttft} ms");
+}
+
+/// Where things are not as the policies believe: prefills that scatter, caches of another size, popularity that drifts,
+/// answers that take time.
+#[test]
+fn least_cost_stays_ahead_of_cache_aware_when_things_are_not_as_believed() {
+    let documents = ["--workload", "documents", "--arrivals", "poisson:40", "--requests", "40000"];
+    let drifting = ["--workload", "drifting", "--arrivals", "poisson:40", "--requests", "20000"];
+    let chat = ["--workload", "chat", "--arrivals", "poisson:30", "--requests", "10000", "--decode-tps", "2500"];
+    for args in [
+        [&documents[..], &["--noise", "0.5"]].concat(),
+        [&documents[..], &["--believed-cache", "0.7"]].concat(),
+        [&documents[..], &["--believed-cache", "1.5"]].concat(),
+        drifting.to_vec(),
+        chat.to_vec(),
+    ] {
+        let rows = rows(&[&args[..], &["--policy", "cache_aware,least_cost"]].concat());
+        let [aware, cost] = [0, 1].map(|at| rows[at]["ttft_mean_ms"].as_f64().unwrap());
+        assert!(cost <= aware, "{args:?}: {cost} ms, cache_aware {aware} ms");
+    }
+}
