@@ -110,7 +110,7 @@ fn pool(pool: &Pool) -> Value {
     insert(&mut map, "policy", policy(&pool.policy));
     insert(&mut map, "session", session(&pool.session));
     if !pool.replicas.is_empty() {
-        insert(&mut map, "replicas", pool.replicas.iter().map(replica).collect::<Vec<_>>());
+        insert(&mut map, "replicas", replicas(pool));
     }
     if let Some(from) = &pool.discover {
         insert(&mut map, "discover", discover(from));
@@ -121,6 +121,7 @@ fn pool(pool: &Pool) -> Value {
     insert(&mut map, "retry", pool.retry.effective());
     insert(&mut map, "queue", pool.queue.effective());
     super::prefix::effective(pool, &mut map);
+    super::events::effective_pool(&pool.kv_events, &mut map);
     insert(&mut map, "shadow", pool.shadow.as_ref().map_or(json!("none"), policy));
     Value::Object(map)
 }
@@ -176,10 +177,16 @@ fn session(session: &Session) -> Value {
     Value::Object(map)
 }
 
-fn replica(replica: &Replica) -> Value {
+/// As they are written: the ranks of one engine are one entry.
+fn replicas(pool: &Pool) -> Vec<Value> {
+    let first = |replica: &&Replica| replica.rank.is_none_or(|rank| rank.at == 0);
+    pool.replicas.iter().filter(first).map(|each| replica(each, &pool.kv_events)).collect()
+}
+
+fn replica(replica: &Replica, pool: &PoolEvents) -> Value {
     let mut map = Map::new();
     insert(&mut map, "url", replica.url.to_string());
-    insert(&mut map, "id", &*replica.id);
+    insert(&mut map, "id", replica.engine_id());
     insert(&mut map, "weight", replica.weight);
     if replica.credential.is_some() {
         insert(&mut map, "credential", MASK);
@@ -189,6 +196,10 @@ fn replica(replica: &Replica) -> Value {
         insert(&mut map, "cache_tokens", tokens);
     }
     insert(&mut map, "incarnation", replica.incarnation);
+    if let Some(rank) = replica.rank {
+        insert(&mut map, "ranks", rank.of);
+    }
+    super::events::effective_replica(&replica.kv_events, &replica.url, pool, &mut map);
     if let Some(tls) = &replica.tls {
         let value = json!({ "ca": authorities(tls.ca.as_ref()), "server_name": &*tls.server_name });
         insert(&mut map, "tls", value);

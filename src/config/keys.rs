@@ -95,6 +95,8 @@ pub enum Scalar {
     Peer,
     /// A DNS name or IP address, as a certificate carries it.
     ServerName,
+    /// `tcp://host:port`.
+    Tcp,
 }
 
 /// What holds when a key is left out.
@@ -214,6 +216,7 @@ impl Scalar {
             Self::Tokenizer => "a folder that holds a `tokenizer.json`".into(),
             Self::File => "the path of a file, relative to this one".into(),
             Self::DnsName => "a name of the DNS".into(),
+            Self::Tcp => "`tcp://host:port`".into(),
         }
     }
 }

@@ -3,24 +3,23 @@ use std::path::Path;
 
 use super::check::Check;
 use super::error::{Error, Errors, Place};
-use super::model::Replica;
+use super::model::{PoolDefaults, Replica};
 use super::scalar::Value;
-use super::tls::PoolTls;
 use super::{keys, node, resolve};
 
 /// Reads and checks a list of replicas. `[]` is a list of none; a file without content is an error, because it is what a
 /// writer leaves for a moment who does not rename.
-/// Replicas with `https://` take from `tls` what they don't say themselves.
-pub fn load_replicas(path: &Path, tls: &PoolTls, env: &dyn Fn(&str) -> Option<String>) -> Result<Vec<Replica>, Errors> {
+/// Replicas take from `defaults` what they don't say themselves.
+pub fn load_replicas(path: &Path, defaults: &PoolDefaults, env: &dyn Fn(&str) -> Option<String>) -> Result<Vec<Replica>, Errors> {
     let (text, name) = super::read(path, "a list of replicas")?;
-    parse_replicas(&text, &name, path.parent().unwrap_or(Path::new("")), tls, env)
+    parse_replicas(&text, &name, path.parent().unwrap_or(Path::new("")), defaults, env)
 }
 
 pub(super) fn parse_replicas(
     text: &str,
     file_name: &str,
     base_dir: &Path,
-    tls: &PoolTls,
+    defaults: &PoolDefaults,
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Vec<Replica>, Errors> {
     let mut errors = Errors::new(file_name);
@@ -40,7 +39,7 @@ pub(super) fn parse_replicas(
     let item = keys::find("pools[]", "replicas").and_then(|key| check.list_file(key, &root));
     let secret_lines = std::mem::take(&mut check.secret_lines);
     let replicas = match item.as_ref().map(|item| &item.value) {
-        Some(Value::List(items)) => resolve::replica_list(items, tls, &mut errors),
+        Some(Value::List(items)) => resolve::replica_list(items, defaults, &mut errors),
         _ => Vec::new(),
     };
     if errors.is_empty() { Ok(replicas) } else { Err(errors.finish(text, &secret_lines)) }
@@ -51,16 +50,17 @@ mod tests {
     use super::*;
 
     fn list(text: &str) -> Result<Vec<Replica>, String> {
-        list_in(&PoolTls::default(), text)
+        list_in(&PoolDefaults::default(), text)
     }
 
-    fn list_in(tls: &PoolTls, text: &str) -> Result<Vec<Replica>, String> {
-        parse_replicas(text, "list.yaml", Path::new(""), tls, &|_| None).map_err(|errors| errors.to_string())
+    fn list_in(defaults: &PoolDefaults, text: &str) -> Result<Vec<Replica>, String> {
+        parse_replicas(text, "list.yaml", Path::new(""), defaults, &|_| None).map_err(|errors| errors.to_string())
     }
 
     #[test]
     fn the_pools_tls_holds_for_https_replicas_of_a_list() {
         let tls = PoolTls { ca: None, server_name: Some("engine.internal".into()) };
+        let tls = PoolDefaults { tls, ..PoolDefaults::default() };
         let replicas = list_in(
             &tls,
             "- https://a:1\n- { url: \"https://b:1\", tls: { server_name: b.internal } }\n- http://c:1\n",

@@ -9,6 +9,7 @@ mod built_in;
 mod check;
 mod effective;
 mod error;
+mod events;
 mod interpolate;
 pub mod keys;
 mod list;

@@ -13,6 +13,7 @@ use ipnet::IpNet;
 
 use super::tls::{ListenTls, PoolTls, ReplicaTls};
 
+pub use super::events::{EventSource, KvEvents, PoolEvents, TcpEndpoint};
 pub use super::prefix::{CacheAware, LeastCost, LoadUnit, Prefill, Stay};
 pub use super::resilience::{Breaker, Health, Queue, Retry, RetryOn};
 pub use super::sources::Sources;
@@ -131,6 +132,8 @@ pub struct Pool {
     pub tokens_budget: Duration,
     /// How long a prefill takes.
     pub prefill: Prefill,
+    /// Where its replicas publish KV events, if they do not say so themselves.
+    pub kv_events: PoolEvents,
     /// LoRA adapters: further names that clients may use, and that the engine is sent as they are. Never with
     /// [`Models::Any`].
     pub adapters: Vec<Arc<str>>,
@@ -306,8 +309,52 @@ pub struct Replica {
     pub cache_tokens: Option<u64>,
     /// Another number is another engine behind the same address. Default 0.
     pub incarnation: u64,
+    /// Which of the engine's data-parallel ranks it is; `None` = the engine has one, or chooses itself.
+    pub rank: Option<Rank>,
+    /// Where it publishes what it keeps in its cache.
+    pub kv_events: KvEvents,
     /// How its certificate is judged; `None` = plain text (`http://`).
     pub tls: Option<ReplicaTls>,
+}
+
+/// One of the data-parallel ranks of an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Rank {
+    /// It, from 0.
+    pub at: u32,
+    /// How many there are.
+    pub of: u32,
+}
+
+impl Replica {
+    /// The id of the engine that it is, or is a rank of.
+    pub fn engine_id(&self) -> &str {
+        let suffix = self.rank.map(|rank| rank_suffix(rank.at));
+        suffix.and_then(|suffix| self.id.strip_suffix(&*suffix)).unwrap_or(&self.id)
+    }
+
+    /// The ranks of this engine, each a replica.
+    pub(super) fn into_ranks(self, of: u32) -> impl Iterator<Item = Self> {
+        (0..of).map(move |at| Self {
+            id: format!("{}{}", self.id, rank_suffix(at)).into(),
+            rank: Some(Rank { at, of }),
+            kv_events: self.kv_events.of_rank(at),
+            ..self.clone()
+        })
+    }
+}
+
+fn rank_suffix(at: u32) -> String {
+    format!("@rank{at}")
+}
+
+/// What replicas take from their pool, where they do not say so themselves.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct PoolDefaults {
+    /// Of those with `https://`.
+    pub tls: PoolTls,
+    /// Where they publish KV events.
+    pub kv_events: PoolEvents,
 }
 
 /// Replicas that come and go.
@@ -315,8 +362,8 @@ pub struct Replica {
 pub struct Discover {
     /// Where they are listed.
     pub from: DiscoverFrom,
-    /// The pool's TLS, for what a file lists with `https://`.
-    pub tls: PoolTls,
+    /// What the replicas found take from the pool.
+    pub defaults: PoolDefaults,
     /// Longest time between two looks. Default 10 s.
     pub interval: Duration,
 }

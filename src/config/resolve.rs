@@ -17,6 +17,7 @@ pub(super) use discover::replica_list;
 
 use super::check::Item;
 use super::error::{Error, Errors, Place};
+use super::events;
 use super::listeners;
 use super::model::*;
 use super::prefix;
@@ -69,6 +70,7 @@ read! {
     &'static str: Value::Word(w) => Some(w);
     SocketAddr: Value::Address(a) => Some(*a);
     ReplicaUrl: Value::Url(u) => Some(u.clone());
+    TcpEndpoint: Value::Tcp(t) => Some(t.clone());
     HeaderName: Value::Header(h) => Some(h.clone());
     SessionKeySource: Value::SessionKey(k) => Some(k.clone());
     Secret: Value::Secret(s) => Some(s.clone());
@@ -215,14 +217,16 @@ impl<'a> Across<'a> {
         }
         let session = self.session(item);
         let mut replicas: Vec<Replica> = Vec::new();
-        let pool_tls = pool_tls(item);
+        let defaults = PoolDefaults { tls: pool_tls(item), kv_events: events::of_pool(item) };
         let cache_tokens = prefix::cache_tokens(item);
         for item in item.items("replicas") {
-            let Some(replica) = self.replica(item, &pool_tls, &replicas) else { continue };
+            let Some(replica) = self.replica(item, &defaults, &replicas) else { continue };
             self.one_capacity(item, &replica, cache_tokens);
-            replicas.push(replica);
+            replicas.extend(ranks(item, replica));
         }
-        let discover = self.discover(item, pool_tls);
+        let kv_events = defaults.kv_events.clone();
+        let discover = self.discover(item, defaults);
+        self.uses_events(item);
         let paths = self.unique_paths(item);
         let models = models?;
         if let (Models::Any, Some(given)) = (&models, item.get("health").and_then(|item| item.get("model_match")))
@@ -264,6 +268,7 @@ impl<'a> Across<'a> {
             tokens_bytes: prefix::tokens_bytes(item),
             tokens_budget: prefix::tokens_budget(item),
             prefill: prefix::prefill(item),
+            kv_events,
             adapters,
             models,
         })
@@ -373,15 +378,18 @@ impl<'a> Across<'a> {
         Some(ReplicaTls { ca, server_name })
     }
 
-    fn replica(&mut self, item: &Item, pool_tls: &PoolTls, pool: &[Replica]) -> Option<Replica> {
+    /// An engine; `pool` is what its pool has before it.
+    fn replica(&mut self, item: &Item, defaults: &PoolDefaults, pool: &[Replica]) -> Option<Replica> {
         let url_at = item.get("url")?;
         let url = ReplicaUrl::read(&url_at.value)?;
         let id = or(Some(item), "id", Arc::from(url.default_id()));
-        let tls = self.replica_tls(item, pool_tls, url_at, &url);
+        let tls = self.replica_tls(item, &defaults.tls, url_at, &url);
         let replica = Replica {
             id,
-            url,
             tls,
+            rank: None,
+            kv_events: events::of_replica(item, &url, &defaults.kv_events),
+            url,
             weight: or(Some(item), "weight", 1),
             credential: or(Some(item), "credential", None),
             max_in_flight: or(Some(item), "max_in_flight", None),
@@ -400,7 +408,7 @@ impl<'a> Across<'a> {
         } else if first.url != replica.url {
             let problem = format!("this id already belongs to {path} ({place}), which has another URL");
             self.push(at, problem, "give each replica an id of its own");
-        } else if pool.iter().any(|r| r.id == replica.id) {
+        } else if pool.iter().any(|r| *r.engine_id() == *replica.id) {
             let problem = format!("`{}` already stands in this pool, as {path} ({place})", at.shown);
             self.push(at, problem, "keep one of the two; to give it more requests, set its `weight`");
         } else {
@@ -410,6 +418,7 @@ impl<'a> Across<'a> {
                 ("max_in_flight", first.max_in_flight == replica.max_in_flight),
                 ("incarnation", first.incarnation == replica.incarnation),
                 ("tls", first.tls == replica.tls),
+                ("kv_events", first.kv_events == replica.kv_events),
             ] {
                 if !same {
                     let at = item.get(name).unwrap_or(item);
@@ -420,5 +429,13 @@ impl<'a> Across<'a> {
             }
         }
         Some(replica)
+    }
+}
+
+/// The replicas that an engine is.
+fn ranks(item: &Item, engine: Replica) -> Vec<Replica> {
+    match or(Some(item), "ranks", None) {
+        Some(ranks) => engine.into_ranks(ranks).collect(),
+        None => vec![engine],
     }
 }

@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use rustls::pki_types::ServerName;
 use tracing_subscriber::filter::LevelFilter;
 
+use super::events::TcpEndpoint;
 use super::keys::Scalar;
 use super::model::{ReplicaUrl, Secret, SessionKeySource};
 use super::tls::{self, Authorities};
@@ -31,6 +32,7 @@ pub(super) enum Value {
     Text(Arc<str>),
     Address(SocketAddr),
     Url(ReplicaUrl),
+    Tcp(TcpEndpoint),
     Header(HeaderName),
     SessionKey(SessionKeySource),
     Secret(Secret),
@@ -71,6 +73,7 @@ pub(super) fn parse(kind: Scalar, text: &str, base_dir: &Path) -> Result<Value, 
             }
         },
         Scalar::Url => Value::Url(ReplicaUrl::parse(text)?),
+        Scalar::Tcp => Value::Tcp(TcpEndpoint::parse(text)?),
         Scalar::Header => Value::Header(header(text)?),
         Scalar::Path => Value::Text(path(text)?.into()),
         Scalar::SessionKey => Value::SessionKey(session_key(text)?),

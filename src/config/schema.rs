@@ -100,6 +100,7 @@ fn scalar(scalar: Scalar, alternatives: &mut Vec<Value>) {
             alternatives.extend([json!({ "enum": all }), text("^$")]);
         }
         Scalar::Url => alternatives.push(text("^[hH][tT][tT][pP][sS]?://")),
+        Scalar::Tcp => alternatives.push(text("^tcp://")),
         Scalar::Path => alternatives.push(text("^/")),
         Scalar::SessionKey => alternatives.push(text("^(header:.|body:/)")),
         Scalar::Address => alternatives.push(text(":[0-9]+$")),

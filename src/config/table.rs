@@ -24,6 +24,7 @@ const NAME: Kind = Kind::Scalar(Scalar::Name);
 const ADDRESS: Kind = Kind::Scalar(Scalar::Address);
 const BOOL: Kind = Kind::Scalar(Scalar::Bool);
 const HEADER: Kind = Kind::Scalar(Scalar::Header);
+const TCP: Kind = Kind::Scalar(Scalar::Tcp);
 const PATH: Kind = Kind::Scalar(Scalar::Path);
 const SECRET: Kind = Kind::Scalar(Scalar::Secret);
 const REPLICA: Kind = Kind::MapOr("url");
@@ -194,6 +195,24 @@ pub(super) static TABLE: &[Key] = &[
         "Tokens of KV cache that it can keep."),
     key("pools[].replicas[].incarnation", count(0, 1 << 53), Value("0"), LIVE, "1",
         "Another number tells that the engine behind this URL is a new one, with nothing of the old one's cache."),
+    key("pools[].replicas[].ranks", count(1, 1024), Words("the engine is one replica"), LIVE, "8",
+        "How many data-parallel ranks the engine has behind this URL. Each is a replica of its own, `ID@rankN`, chosen by the header `X-data-parallel-rank`."),
+    key("pools[].replicas[].kv_events", Kind::MapOr("endpoint"), Words("the pool's `kv_events`"), LIVE, "tcp://10.0.0.11:5557",
+        "Where the engine publishes what it keeps in its cache (ZMQ, as vLLM and SGLang do). `none`: nowhere.").or("none"),
+    key("pools[].replicas[].kv_events.endpoint", TCP, Required, LIVE, "tcp://10.0.0.11:5557",
+        "Its live events; of rank N, on a port that is N higher."),
+    key("pools[].replicas[].kv_events.replay", TCP, Value("none"), LIVE, "tcp://10.0.0.11:5558",
+        "Where what was missed is sent again. Without it, a lost event leaves the index inexact until the engine restarts or clears its cache.").or("none"),
+    key("pools[].replicas[].kv_events.topic", NAME, Words("all topics"), LIVE, "kv-events",
+        "The beginning of the topics that are listened to."),
+    key("pools[].kv_events", MAP, Words("none"), LIVE, "{ port: 5557, replay_port: 5558 }",
+        "Where its replicas publish what they keep in their caches (ZMQ, as vLLM and SGLang do); what a replica says itself goes first. `auto`: where each engine says that it does (vLLM 0.33 at `/kv_event_sources`, SGLang 0.5.23 at `/server_info`). Used by policies that read prompts; needs `tokenizer` and `model`.").or("auto"),
+    key("pools[].kv_events.port", count(1, 65535), Required, LIVE, "5557",
+        "The port of live events at each replica's host; of rank N, one that is N higher."),
+    key("pools[].kv_events.replay_port", count(1, 65535), Value("none"), LIVE, "5558",
+        "The port at which what was missed is sent again. Without it, a lost event leaves the index inexact until the engine restarts or clears its cache.").or("none"),
+    key("pools[].kv_events.topic", NAME, Words("all topics"), LIVE, "kv-events",
+        "The beginning of the topics that are listened to."),
     key("pools[].discover", MAP, Words("none"), LIVE, "{ dns: engines.internal, port: 8000 }",
         "Replicas that come and go: a watched `file`, or a `dns` name. They join those of `replicas`."),
     key("pools[].discover.file", Kind::Scalar(Scalar::File), Words("`dns` must stand instead"), LIVE, "replicas.yaml",

@@ -42,7 +42,7 @@ pub use replica::Replica;
 use replica::Arrival;
 use tokio::runtime::Handle;
 
-use crate::config::{self, Config, Models, ReplicaUrl};
+use crate::config::{self, Config, Models, Rank, ReplicaUrl};
 use crate::telemetry::Metrics;
 
 /// Replicas that discovery found, by pool.
@@ -55,7 +55,7 @@ pub struct Fleet {
     replicas: Vec<Arc<Replica>>,
     by_model: HashMap<Arc<str>, usize>,
     by_id: HashMap<Arc<str>, usize>,
-    by_url: HashMap<ReplicaUrl, usize>,
+    by_url: HashMap<(ReplicaUrl, Option<Rank>), usize>,
     /// How many fleets came before it; the life of what is new in it.
     generation: u64,
     conflicts: Vec<String>,
@@ -114,9 +114,9 @@ impl Fleet {
         config: &Config,
         metrics: &Metrics,
     ) -> Option<Arc<Replica>> {
-        let twin = self.by_id.get(&wanted.id).or_else(|| self.by_url.get(&wanted.url));
+        let twin = self.by_id.get(&wanted.id).or_else(|| self.by_url.get(&(wanted.url.clone(), wanted.rank)));
         if let Some(known) = twin.and_then(|at| self.replicas.get(*at)) {
-            if known.id() == &wanted.id && *known.url() == wanted.url {
+            if known.id() == &wanted.id && *known.url() == wanted.url && known.rank() == wanted.rank {
                 let known = known.clone();
                 // One load, one limit: `check` refuses this where both are written.
                 if (known.weight(), known.max_in_flight()) != (wanted.weight, wanted.max_in_flight) {
@@ -150,7 +150,7 @@ impl Fleet {
             }
         };
         self.by_id.insert(wanted.id.clone(), self.replicas.len());
-        self.by_url.insert(wanted.url.clone(), self.replicas.len());
+        self.by_url.insert((wanted.url.clone(), wanted.rank), self.replicas.len());
         self.replicas.push(replica.clone());
         Some(replica)
     }

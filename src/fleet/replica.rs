@@ -17,7 +17,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::connections::Connections;
 use super::health::Judgement;
 use super::place::Queues;
-use crate::config::{self, Health, ReplicaUrl, Timeouts};
+use crate::config::{self, Health, KvEvents, Rank, ReplicaUrl, Timeouts};
 use crate::routing::{Load, Member, State, Status};
 use crate::telemetry::{Metrics, ReplicaMetrics};
 
@@ -27,6 +27,7 @@ pub struct Replica {
     id: Arc<str>,
     url: ReplicaUrl,
     authority: HeaderValue,
+    rank: Option<Rank>,
     incarnation: u64,
     life: u64,
     /// Times that its process was found gone.
@@ -53,6 +54,7 @@ struct Settings {
     weight: u32,
     max_in_flight: Option<u32>,
     cache_tokens: u64,
+    kv_events: KvEvents,
     health: Health,
 }
 
@@ -68,6 +70,7 @@ impl Settings {
             weight: replica.weight,
             max_in_flight: replica.max_in_flight,
             cache_tokens: replica.cache_tokens.unwrap_or(pool.cache_tokens),
+            kv_events: replica.kv_events.clone(),
             health: pool.health.clone(),
         }
     }
@@ -114,6 +117,7 @@ impl Replica {
             url: replica.url.clone(),
             authority: HeaderValue::from_str(&replica.url.authority)
                 .unwrap_or_else(|_| HeaderValue::from_static("replica")),
+            rank: replica.rank,
             incarnation: replica.incarnation,
             life: arrival.life,
             restarts: AtomicU32::new(0),
@@ -139,7 +143,7 @@ impl Replica {
 
     /// Whether this is what `replica` describes: settings may differ, the engine does not.
     pub(super) fn is(&self, replica: &config::Replica) -> bool {
-        self.id == replica.id && self.url == replica.url && self.incarnation == replica.incarnation
+        self.id == replica.id && self.url == replica.url && self.rank == replica.rank && self.incarnation == replica.incarnation
     }
 
     /// Takes new settings.
@@ -187,6 +191,16 @@ impl Replica {
     /// Where it is.
     pub fn url(&self) -> &ReplicaUrl {
         &self.url
+    }
+
+    /// Which of its engine's data-parallel ranks it is; `None` = the engine has one, or chooses itself.
+    pub fn rank(&self) -> Option<Rank> {
+        self.rank
+    }
+
+    /// Where it publishes what it keeps in its cache.
+    pub fn kv_events(&self) -> KvEvents {
+        self.settings.load().kv_events.clone()
     }
 
     /// Its `Host` header.

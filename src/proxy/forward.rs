@@ -342,6 +342,9 @@ impl Outgoing {
         *request.uri_mut() = target;
         *request.headers_mut() =
             head::for_replica(self.headers.clone(), replica.authority(), replica.authorization().as_ref());
+        if let Some(rank) = replica.rank() {
+            request.headers_mut().insert(head::X_DATA_PARALLEL_RANK, rank.at.into());
+        }
         let attempt = self.attempt.max(1).saturating_add(attempts.saturating_sub(1));
         if attempt > 1 {
             request.headers_mut().insert(head::X_WARMROUTE_ATTEMPT, attempt.into());

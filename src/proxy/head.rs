@@ -34,6 +34,8 @@ pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+/// Which of an engine's data-parallel ranks is to compute it (vLLM from 0.12, SGLang).
+pub const X_DATA_PARALLEL_RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
 /// Which attempt at one request this is; only on those after the first.
 pub const X_WARMROUTE_ATTEMPT: HeaderName = HeaderName::from_static("x-warmroute-attempt");
 /// How many attempts an answer took; only when it took more than one.

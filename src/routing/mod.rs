@@ -5,6 +5,7 @@
 mod bindings;
 mod busy;
 mod candidates;
+mod followed;
 mod heads;
 mod load;
 mod placements;
@@ -23,6 +24,7 @@ use std::sync::Arc;
 use crate::config;
 use crate::prefix;
 
+pub use followed::{CacheEvent, Following, Taken};
 pub use load::{Load, Reservation, State, Status};
 pub use router::Router;
 pub use trust::{Reported, TOLERANCE};

@@ -4,6 +4,7 @@
 //! blocks and holds its part of the replica's virtual queue. Without an index nothing here costs or knows anything.
 use std::sync::Arc;
 
+use super::followed::{CacheEvent, Followed, Following, Taken};
 use super::heads::Heads;
 use super::policy::least_cost::Work;
 use super::prefill::Model;
@@ -28,6 +29,8 @@ struct Kept {
     /// What each is assumed to keep.
     trust: Vec<Trust>,
     heads: Heads,
+    /// Those that say what they hold.
+    followed: Followed,
     /// What each slot holds of the prompt that was looked at last.
     depths: Vec<u32>,
     /// The deepest of them.
@@ -70,13 +73,18 @@ impl Prefixes {
     pub fn configure<'a>(&mut self, settings: &Settings<'_>, members: impl Iterator<Item = &'a Member>) {
         self.model.set(settings.prefill);
         match (settings.index_bytes, &mut self.kept) {
-            (Some(bytes), Some(kept)) => kept.index.set_max_bytes(bytes),
+            (Some(bytes), Some(kept)) => {
+                kept.index.set_max_bytes(bytes);
+                kept.followed.set_max_bytes(bytes);
+            }
             (Some(bytes), None) => {
                 let mut index = Index::new(bytes);
                 let trust: Vec<_> = members.map(|member| Trust::new(capacity(member))).collect();
                 let slots = trust.iter().map(|trust| index.add(trust.capacity())).collect();
+                let followed = Followed::new(trust.len(), bytes);
+                let heads = Heads::default();
                 self.indexes = self.indexes.wrapping_add(1);
-                self.kept = Some(Kept { index, slots, trust, heads: Heads::default(), depths: Vec::new(), reach: 0 });
+                self.kept = Some(Kept { index, slots, trust, heads, followed, depths: Vec::new(), reach: 0 });
             }
             (None, _) => self.kept = None,
         }
@@ -84,7 +92,8 @@ impl Prefixes {
 
     /// Follows the members to their new positions (`moved[old]`): those that stay keep their slot, the others get one.
     pub fn set_members<'a>(&mut self, moved: &[Option<u32>], members: impl ExactSizeIterator<Item = &'a Member>) {
-        let Some(Kept { index, slots, trust, .. }) = &mut self.kept else { return };
+        let Some(Kept { index, slots, trust, followed, .. }) = &mut self.kept else { return };
+        followed.set_members(moved, members.len());
         let mut stay = vec![None; members.len()];
         for ((&slot, &trust), moved) in slots.iter().zip(&*trust).zip(moved) {
             match moved {
@@ -105,17 +114,34 @@ impl Prefixes {
 
     /// A few steps of what is left of replicas that left; whether there is more.
     pub fn sweep(&mut self, steps: usize) -> bool {
-        self.kept.as_mut().is_some_and(|kept| kept.index.sweep(steps))
+        self.kept.as_mut().is_some_and(|kept| kept.followed.sweep(steps) | kept.index.sweep(steps))
+    }
+
+    /// From now on a member's events are followed so.
+    pub fn follow(&mut self, member: usize, following: Following) {
+        let Some(Kept { index, slots, trust, followed, .. }) = &mut self.kept else { return };
+        if following == Following::Exactly && followed.following(member) != following {
+            // What was predicted, its events say, or it is not there.
+            index.remove(slots[member]);
+            slots[member] = index.add(trust[member].capacity());
+        }
+        followed.follow(member, following);
+    }
+
+    /// Takes events of a member; `None` when it is not followed.
+    pub fn cache_events(&mut self, member: usize, events: &[CacheEvent<'_>]) -> Option<Taken> {
+        self.kept.as_mut()?.followed.take(member, events)
     }
 
     /// Looks a request's prompt up.
-    pub fn look(&mut self, request: &Request<'_>) -> Look {
+    pub fn look(&mut self, request: &Request<'_>, now: Tick) -> Look {
         let Some(kept) = &mut self.kept else { return Look::default() };
+        kept.followed.settle(&mut kept.index, now);
         let Some(prompt) = request.prompt.filter(|_| !request.load_only) else {
             kept.depths.clear();
             return Look::default();
         };
-        kept.index.lookup(&prompt.blocks, &mut kept.depths);
+        kept.look(&prompt.blocks);
         kept.reach = kept.depths.iter().copied().max().unwrap_or(0);
         let limit = prompt.tokens.saturating_sub(1) / BLOCK_TOKENS as u32;
         Look {
@@ -195,7 +221,9 @@ impl Prefixes {
             }
         }
         if let Some(kept) = self.of(expectation) {
-            kept.index.confirm(placement, &prompt.blocks);
+            if !kept.is_exact(placement.slot()) {
+                kept.index.confirm(placement, &prompt.blocks);
+            }
             kept.answered(expectation);
         }
         expectation.sample = sample;
@@ -207,10 +235,12 @@ impl Prefixes {
         if let Some(sample) = expectation.sample {
             self.model.correct(sample, tokens, reported.cached_of(tokens));
         }
-        if let Some(Kept { index, slots, trust, .. }) = self.of(expectation) {
+        if let Some(Kept { index, slots, trust, followed, .. }) = self.of(expectation) {
             let slot = expectation.placement.slot();
             let member = slots.iter().position(|&each| each == slot);
-            if let Some(trust) = member.and_then(|member| trust.get_mut(member))
+            // One that says what it holds needs no guess at how much that is.
+            let guessed = member.filter(|&member| followed.following(member) != Following::Exactly);
+            if let Some(trust) = guessed.and_then(|member| trust.get_mut(member))
                 && trust.report(expectation.known, tokens, reported, index.held(slot))
             {
                 index.set_capacity(slot, trust.capacity());
@@ -227,7 +257,12 @@ impl Prefixes {
             if !expectation.confirmed {
                 kept.answered(&expectation);
             }
-            kept.index.finish(expectation.placement, &expectation.prompt.blocks);
+            if kept.is_exact(expectation.placement.slot()) {
+                kept.followed.linger(expectation.placement, expectation.prompt, now);
+                kept.followed.settle(&mut kept.index, now);
+            } else {
+                kept.index.finish(expectation.placement, &expectation.prompt.blocks);
+            }
         }
         self.sweep(SWEEP);
     }
@@ -260,7 +295,8 @@ impl Prefixes {
 
     /// Blocks that a member holds.
     pub fn held(&self, member: usize) -> usize {
-        self.kept.as_ref().map_or(0, |kept| kept.index.held(kept.slots[member]))
+        let held = |kept: &Kept| kept.followed.held(member) + kept.index.held(kept.slots[member]);
+        self.kept.as_ref().map_or(0, held)
     }
 
     /// Blocks that a member is assumed to keep.
@@ -275,6 +311,22 @@ impl Prefixes {
 }
 
 impl Kept {
+    /// Looks a prompt up, in what is predicted and in what events said.
+    fn look(&mut self, blocks: &[u64]) {
+        self.index.lookup(blocks, &mut self.depths);
+        self.followed.look(blocks);
+        for (member, slot) in self.slots.iter().enumerate() {
+            let depth = &mut self.depths[slot.at()];
+            *depth = self.followed.depth(member).max(*depth);
+        }
+    }
+
+    /// Whether a slot is that of a member which is followed exactly.
+    fn is_exact(&self, slot: Slot) -> bool {
+        let member = self.slots.iter().position(|&each| each == slot);
+        member.is_some_and(|member| self.followed.following(member) == Following::Exactly)
+    }
+
     /// The blocks of the head that the match of the prompt looked up last ends with, where fewer members hold it than its
     /// share of the requests asks for; else 0.
     fn seeded(&self) -> u32 {

@@ -139,7 +139,7 @@ impl Router {
     fn run(&mut self, request: &Request<'_>, call: Call) -> Result<Plan, Refusal> {
         let session = self.policy.session(request);
         let bound = session.and_then(|session| self.bound(session, request, call));
-        self.look = self.prefixes.look(request);
+        self.look = self.prefixes.look(request, call.now);
         let rewrites = self.policy.reads_prompts();
         let home = bound.filter(|_| rewrites).map(|bound| self.home(bound, request));
         // As it was before anything is reserved.
@@ -276,6 +276,20 @@ impl Router {
     /// there is more. Every decision does so, too: call it where none may come for long.
     pub fn sweep(&mut self, steps: usize) -> bool {
         self.prefixes.sweep(steps)
+    }
+
+    /// From now on a replica's events are followed so; nothing comes of it without an index, or for one that is no member.
+    ///
+    /// A replica that begins another life is not followed until this is called again.
+    pub fn follow(&mut self, replica: &str, following: Following) {
+        if let Some(&member) = self.index.get(replica) {
+            self.prefixes.follow(member as usize, following);
+        }
+    }
+
+    /// Takes what a replica says it holds, in the order in which it said so; `None` when it is not followed.
+    pub fn cache_events(&mut self, replica: &str, events: &[CacheEvent<'_>]) -> Option<Taken> {
+        self.prefixes.cache_events(*self.index.get(replica)? as usize, events)
     }
 
     /// The replica has begun to answer: the first event of the body has come.

@@ -3,25 +3,24 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Across, Read, or};
+use super::{Across, Read, or, ranks};
 use crate::config::check::Item;
 use crate::config::error::Errors;
 use crate::config::model::*;
-use crate::config::tls::PoolTls;
 
 /// The replicas of a file that `discover` names: a checked list.
-pub(in crate::config) fn replica_list(items: &[Item], tls: &PoolTls, errors: &mut Errors) -> Vec<Replica> {
+pub(in crate::config) fn replica_list(items: &[Item], defaults: &PoolDefaults, errors: &mut Errors) -> Vec<Replica> {
     let mut across = Across::new(errors);
     let mut replicas = Vec::new();
     for item in items {
-        let replica = across.replica(item, tls, &replicas);
-        replicas.extend(replica);
+        let replica = across.replica(item, defaults, &replicas);
+        replicas.extend(replica.into_iter().flat_map(|replica| ranks(item, replica)));
     }
     replicas
 }
 
 impl Across<'_> {
-    pub(super) fn discover(&mut self, pool: &Item, tls: PoolTls) -> Option<Discover> {
+    pub(super) fn discover(&mut self, pool: &Item, defaults: PoolDefaults) -> Option<Discover> {
         let item = pool.get("discover")?;
         let (file, dns) = (item.get("file"), item.get("dns"));
         let from = match (file, dns) {
@@ -66,6 +65,6 @@ impl Across<'_> {
                 DiscoverFrom::Dns(dns)
             }
         };
-        Some(Discover { from, tls, interval: or(Some(item), "interval", Duration::from_secs(10)) })
+        Some(Discover { from, defaults, interval: or(Some(item), "interval", Duration::from_secs(10)) })
     }
 }

@@ -18,7 +18,7 @@ use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
 use hickory_resolver::system_conf::read_system_conf;
 
 use super::List;
-use crate::config::{Dns, Replica, ReplicaUrl};
+use crate::config::{Dns, PoolEvents, Replica, ReplicaUrl};
 
 /// Time to live below which a name is not asked for again.
 const SOONEST: Duration = Duration::from_secs(1);
@@ -28,6 +28,7 @@ const TRY: Duration = Duration::from_secs(2);
 /// The names to ask for, and what was answered last.
 pub(super) struct Names {
     dns: Dns,
+    kv_events: PoolEvents,
     asking: Option<Asking>,
     known: BTreeMap<(Name, RecordType), BTreeSet<IpAddr>>,
 }
@@ -45,8 +46,8 @@ struct Answer {
 }
 
 impl Names {
-    pub fn new(dns: Dns) -> Self {
-        Self { dns, asking: None, known: BTreeMap::new() }
+    pub fn new(dns: Dns, kv_events: PoolEvents) -> Self {
+        Self { dns, kv_events, asking: None, known: BTreeMap::new() }
     }
 
     /// One look at everything.
@@ -122,6 +123,8 @@ impl Names {
             base_path: self.dns.base_path.clone(),
         };
         Replica {
+            kv_events: self.kv_events.of(&url),
+            rank: None,
             id: id.map_or_else(|| url.default_id(), str::to_owned).into(),
             url,
             weight,

@@ -37,8 +37,8 @@ pub async fn watch(
     found: impl Fn(Vec<Replica>) + Send + Sync,
 ) {
     let mut source = match discover.from {
-        DiscoverFrom::File(path) => Source::File(file::File::new(path, discover.tls)),
-        DiscoverFrom::Dns(dns) => Source::Dns(Box::new(dns::Names::new(dns))),
+        DiscoverFrom::File(path) => Source::File(file::File::new(path, discover.defaults)),
+        DiscoverFrom::Dns(dns) => Source::Dns(Box::new(dns::Names::new(dns, discover.defaults.kv_events))),
     };
     let mut last: Option<Vec<Replica>> = None;
     let mut told = String::new();

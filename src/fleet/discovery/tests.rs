@@ -10,7 +10,7 @@ use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
 use tokio::net::UdpSocket;
 
 use super::*;
-use crate::config::{Dns, DnsRecords, PoolTls};
+use crate::config::{Dns, DnsRecords, PoolDefaults, PoolEvents};
 
 /// What is answered to one question.
 #[derive(Clone)]
@@ -102,7 +102,7 @@ fn srv(priority: u16, weight: u16, port: u16, target: &str) -> RData {
 async fn every_address_of_both_families_is_a_replica() {
     let server = Server::start().await;
     server.addresses("e.test.", &["10.0.0.2", "10.0.0.1"], &["fd00::1"]);
-    let mut names = dns::Names::new(server.dns("e.test"));
+    let mut names = dns::Names::new(server.dns("e.test"), PoolEvents::None);
     let list = names.look().await.unwrap();
     let mut found = urls(&list);
     found.sort();
@@ -124,7 +124,7 @@ async fn every_address_of_both_families_is_a_replica() {
 async fn a_server_out_of_order_empties_nothing_and_an_answer_does() {
     let server = Server::start().await;
     server.addresses("e.test.", &["10.0.0.1"], &["fd00::1"]);
-    let mut names = dns::Names::new(server.dns("e.test"));
+    let mut names = dns::Names::new(server.dns("e.test"), PoolEvents::None);
     assert_eq!(names.look().await.unwrap().replicas.len(), 2);
 
     // One family can't be asked for: it stays as it was, and the other counts as answered.
@@ -135,13 +135,13 @@ async fn a_server_out_of_order_empties_nothing_and_an_answer_does() {
     // Neither: the look keeps both.
     server.says("e.test.", RecordType::A, Says::Code(ResponseCode::ServFail));
     assert_eq!(names.look().await.unwrap().replicas.len(), 2);
-    let mut fresh = dns::Names::new(server.dns("e.test"));
+    let mut fresh = dns::Names::new(server.dns("e.test"), PoolEvents::None);
     assert!(fresh.look().await.is_err(), "who knows nothing has no list");
 
     // No data, and no such name, are answers.
     server.addresses("e.test.", &[], &[]);
     assert_eq!(names.look().await.unwrap().replicas, []);
-    assert_eq!(dns::Names::new(server.dns("nowhere.test")).look().await.unwrap().replicas, []);
+    assert_eq!(dns::Names::new(server.dns("nowhere.test"), PoolEvents::None).look().await.unwrap().replicas, [], PoolEvents::None);
 }
 
 #[tokio::test]
@@ -158,7 +158,7 @@ async fn srv_records_give_ports_weights_and_names_that_outlive_addresses() {
     server.addresses("b.test.", &[], &["fd00::2"]);
     server.addresses("two.test.", &["10.0.0.3", "10.0.0.4"], &[]);
     server.addresses("backup.test.", &["10.0.0.5"], &[]);
-    let mut names = dns::Names::new(Dns { port: None, ..server.dns("_http._tcp.e.test") });
+    let mut names = dns::Names::new(Dns { port: None, ..server.dns("_http._tcp.e.test") }, PoolEvents::None);
     let rows = |list: &List| -> Vec<(String, String, u32)> {
         list.replicas.iter().map(|r| (r.id.to_string(), r.url.to_string(), r.weight)).collect()
     };
@@ -187,7 +187,7 @@ async fn a_watched_pool_follows_and_counts() {
     let (send, mut lists) = tokio::sync::mpsc::channel(8);
     let discover = Discover {
         from: DiscoverFrom::Dns(server.dns("e.test")),
-        tls: PoolTls::default(),
+        defaults: PoolDefaults::default(),
         interval: Duration::from_millis(50),
     };
     server.addresses("e.test.", &["10.0.0.1"], &[]);
