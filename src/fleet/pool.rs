@@ -17,7 +17,7 @@ use super::shadow::Shadow;
 use super::{Clock, Replica};
 use crate::config::{self, Models};
 use crate::prefix;
-use crate::routing::{self, Effect, Member, Plan, Refusal, Request, Router, Tick};
+use crate::routing::{self, CacheEvent, Effect, Following, Member, Plan, Refusal, Request, Router, Taken, Tick};
 use crate::telemetry::Metrics;
 use crate::tokens::Encoder;
 
@@ -314,6 +314,21 @@ impl Pool {
     /// Applies an effect of a decision.
     pub fn apply(&self, effect: &Effect, now: Tick) {
         self.core.lock().router.apply(effect, now);
+    }
+
+    /// From now on a replica's KV events are followed so: see [`Router::follow`].
+    pub fn follow(&self, replica: &str, following: Following) {
+        self.core().router.follow(replica, following);
+    }
+
+    /// Takes what a replica says it holds: see [`Router::cache_events`].
+    pub fn cache_events(&self, replica: &str, events: &[CacheEvent<'_>]) -> Option<Taken> {
+        self.core().router.cache_events(replica, events)
+    }
+
+    /// Whether it goes on with the core of another one: what is told to one of them, both know.
+    pub fn shares_core(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.core, &other.core)
     }
 
     /// Figures of its prefix index; `None` where none is kept.

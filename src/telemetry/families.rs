@@ -103,6 +103,14 @@ families! {
     INDEX_BYTES = "warmroute_index_bytes" Gauge ["pool"] "Memory of the prefix index; bounded by `index.size`.";
     INDEX_EVICTED = "warmroute_index_evicted_blocks_total" Counter ["pool"]
         "Blocks that the prefix index gave back, to keep within `index.size` and the replicas' `cache_tokens`.";
+    KV_EVENTS = "warmroute_kv_events_total" Counter ["replica", "event"]
+        "KV events taken from the replica: `stored`, `removed`, `cleared`.";
+    KV_SKIPPED = "warmroute_kv_events_skipped_total" Counter ["replica", "reason"]
+        "KV events that could not be read, or do not concern the index, and blocks of events that it could not place (orphan: what comes before them is not known), by reason.";
+    KV_LOSSES = "warmroute_kv_event_losses_total" Counter ["replica", "kind"]
+        "Times that the stream of KV events broke: a sequence number was missing (gap), not all of what was missed could be sent again (replay_late, replay_failed), the socket closed (disconnected), the engine was found to be a new process (restarted).";
+    KV_STATE = "warmroute_kv_events_state" Gauge ["replica", "state"]
+        "How well the replica's KV events are followed: `exact`; `inexact` (some are missing: predictions count beside them); `syncing`; `off` (not connected). 1 for the present one.";
     BOUNDARY_BYTES = "warmroute_boundary_cache_bytes" Gauge ["pool"]
         "Memory of the tokenizer's boundary cache; bounded by `tokens.cache`.";
     BOUNDARY_ENTRIES = "warmroute_boundary_cache_entries" Gauge ["pool"] "Entries of the tokenizer's boundary cache.";

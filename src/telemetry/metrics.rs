@@ -13,6 +13,7 @@ use prometheus::{
 };
 
 use super::families::*;
+use super::kv_events::{KvEventFamilies, KvEventMetrics};
 use super::tokens::{TokenFamilies, TokenMetrics};
 
 /// Upper bounds of latency buckets, in seconds: 100 µs to 5 min.
@@ -128,6 +129,7 @@ pub struct Metrics {
     prompts: IntCounterVec,
     prompt_fallbacks: IntCounterVec,
     tokens: TokenFamilies,
+    kv_events: KvEventFamilies,
     index_pairs: IntGaugeVec,
     index_capacity: IntGaugeVec,
     index_bytes: IntGaugeVec,
@@ -213,6 +215,12 @@ impl Metrics {
             bytes_out: build!(r, IntCounterVec, BYTES_OUT),
             prompts: build!(r, IntCounterVec, PROMPTS),
             prompt_fallbacks: build!(r, IntCounterVec, PROMPT_FALLBACKS),
+            kv_events: KvEventFamilies {
+                events: build!(r, IntCounterVec, KV_EVENTS),
+                skipped: build!(r, IntCounterVec, KV_SKIPPED),
+                losses: build!(r, IntCounterVec, KV_LOSSES),
+                state: build!(r, IntGaugeVec, KV_STATE),
+            },
             tokens: TokenFamilies {
                 sent: build!(r, IntCounterVec, PROMPT_TOKENS),
                 matched: build!(r, IntCounterVec, MATCHED_TOKENS),
@@ -306,6 +314,11 @@ impl Metrics {
     /// Counters of the prompt tokens that go to one replica in one pool, and of what it says of them.
     pub fn tokens(&self, pool: &str, replica: &str) -> TokenMetrics {
         self.tokens.on(pool, replica)
+    }
+
+    /// Counters of a replica's KV events.
+    pub fn kv_events(&self, replica: &str) -> KvEventMetrics {
+        self.kv_events.of(replica)
     }
 
     /// The histogram of one phase in one pool.

@@ -3,6 +3,7 @@
 //! Label values come from configuration or fixed lists, never from a client. No prompt text is ever written.
 mod access_log;
 mod families;
+mod kv_events;
 mod log;
 mod metrics;
 mod reference;
@@ -10,6 +11,7 @@ mod tokens;
 
 pub use access_log::{AccessLog, Record};
 pub use families::{FAMILIES, Family, Kind};
+pub use kv_events::KvEventMetrics;
 pub use log::{init as init_log, set_filter as set_log_filter};
 pub use metrics::{Metrics, ReplicaMetrics};
 pub use reference::reference;

@@ -175,6 +175,12 @@ impl Encoder {
         root(basis, &self.model, prompt.adapter.as_deref(), prompt.salt.as_deref())
     }
 
+    /// Where chains of token ids begin under an adapter and a `cache_salt`: as those of prompts do, for what an engine
+    /// tells of its cache.
+    pub fn tokens_root(&self, adapter: Option<&str>, salt: Option<&str>) -> u64 {
+        root(Basis::Tokens, &self.model, adapter, salt)
+    }
+
     /// The blocks of the canonical text. Token ids are the engine's own, whoever counts them.
     fn encode_text(&self, prompt: &Prompt<'_>, fallback: Option<Fallback>) -> Encoded {
         if let (Content::Ids(prompts), false) = (&prompt.content, prompt.truncated) {

@@ -1,0 +1,64 @@
+//! Counters of the KV events of one replica: what it said, what was lost, and how well they are followed.
+use prometheus::{IntCounter, IntCounterVec, IntGaugeVec};
+
+/// How well a replica's events are followed; labels of [`super::families::KV_STATE`].
+const STATES: [&str; 4] = ["off", "syncing", "exact", "inexact"];
+
+/// The families.
+pub(super) struct KvEventFamilies {
+    pub events: IntCounterVec,
+    pub skipped: IntCounterVec,
+    pub losses: IntCounterVec,
+    pub state: IntGaugeVec,
+}
+
+impl KvEventFamilies {
+    pub fn of(&self, replica: &str) -> KvEventMetrics {
+        let events = |kind| self.events.with_label_values(&[replica, kind]);
+        KvEventMetrics {
+            replica: replica.to_owned(),
+            stored: events("stored"),
+            removed: events("removed"),
+            cleared: events("cleared"),
+            skipped: self.skipped.clone(),
+            losses: self.losses.clone(),
+            state: self.state.clone(),
+        }
+    }
+}
+
+/// Handles for one replica.
+#[derive(Debug, Clone)]
+pub struct KvEventMetrics {
+    replica: String,
+    /// Events that told of stored blocks.
+    pub stored: IntCounter,
+    /// Of removed ones.
+    pub removed: IntCounter,
+    /// That all are gone.
+    pub cleared: IntCounter,
+    skipped: IntCounterVec,
+    losses: IntCounterVec,
+    state: IntGaugeVec,
+}
+
+impl KvEventMetrics {
+    /// Events, or blocks of them, that were left out for a reason.
+    pub fn skipped(&self, reason: &str, count: usize) {
+        if count > 0 {
+            self.skipped.with_label_values(&[&*self.replica, reason]).inc_by(count as u64);
+        }
+    }
+
+    /// Something went missing: a fixed word.
+    pub fn lost(&self, what: &str) {
+        self.losses.with_label_values(&[&*self.replica, what]).inc();
+    }
+
+    /// How well they are followed now: one of `off`, `syncing`, `exact`, `inexact`.
+    pub fn state(&self, state: &str) {
+        for each in STATES {
+            self.state.with_label_values(&[&*self.replica, each]).set(i64::from(each == state));
+        }
+    }
+}

@@ -1,0 +1,269 @@
+"""vllm.py WARMROUTE SHARED SCRATCH: two real vLLM replicas behind Warmroute, on a CPU. Takes about fifteen minutes.
+
+Needs vLLM in SCRATCH/vllm and models in SCRATCH/models (`tests/engines/run vllm` makes both). Prints a line of figures
+for each case, as JSON, and exits with 1 when one of them is not met.
+"""
+
+import http.client
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import load
+
+WARMROUTE, SHARED, SCRATCH = (pathlib.Path(path).resolve() for path in sys.argv[1:4])
+ONLY = sys.argv[4:]
+MODEL = "slow-llama"
+# The CPU build's block.
+BLOCK = 32
+LOGS = SCRATCH / "vllm-logs"
+processes = []
+missed = []
+
+
+def free_ports(count):
+    """Ports that nobody has just now, `count` in a row."""
+    for first in range(21000, 29000, 10):
+        held = []
+        try:
+            for port in range(first, first + count):
+                one = socket.socket()
+                one.bind(("127.0.0.1", port))
+                held.append(one)
+            return first
+        except OSError:
+            continue
+        finally:
+            for one in held:
+                one.close()
+    raise SystemExit("no ports free")
+
+
+def spawn(name, command, **env):
+    log = open(LOGS / name, "ab")
+    process = subprocess.Popen(command, stdout=log, stderr=log, cwd=SCRATCH, env=os.environ | env, start_new_session=True)
+    processes.append(process)
+    return process
+
+
+def stop(process, how=signal.SIGTERM):
+    if process.poll() is None:
+        os.killpg(process.pid, how)
+        process.wait(timeout=60)
+
+
+def get(address, path, method="GET", body=None):
+    connection = http.client.HTTPConnection(address, timeout=10)
+    try:
+        connection.request(method, path, body)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode(errors="replace")
+    except (OSError, http.client.HTTPException):
+        return 0, ""
+    finally:
+        connection.close()
+
+
+def until(what, seconds, condition):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.1)
+    raise SystemExit(f"not in time: {what}")
+
+
+class Engine:
+    def __init__(self, name, model=MODEL):
+        self.name, self.model = name, model
+        self.port = free_ports(4)
+        self.address = f"127.0.0.1:{self.port}"
+        self.holder = None
+        self.start()
+
+    def start(self):
+        script = SHARED / "engines" / "serve_vllm.sh"
+        # The script runs from the folder above its own.
+        here = SCRATCH / "scripts" / script.name
+        here.parent.mkdir(exist_ok=True)
+        here.write_bytes(script.read_bytes())
+        command = ["bash", str(here), self.name, str(self.port), str(self.port + 1), f"models/{self.model}", self.model]
+        self.process = spawn(f"engine-{self.name}", command, VLLM_SERVER_DEV_MODE="1")
+
+    def healthy(self):
+        if self.process.poll() is not None:
+            raise SystemExit(f"engine {self.name} ended; see {LOGS}")
+        return get(self.address, "/health")[0] == 200
+
+    def kill(self):
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+class Router:
+    def __init__(self, engines, policy, events=True, replay=True, tokenizer=True):
+        first = free_ports(2)
+        self.address, self.admin = f"127.0.0.1:{first}", f"127.0.0.1:{first + 1}"
+        lines = [f"listen: {self.address}", f"admin: {{ listen: {self.admin} }}", "expose: [127.0.0.0/8]",
+                 "logging: { access: false }", "pools:", f"  - model: {MODEL}", "    engine: vllm", f"    policy: {policy}"]
+        if tokenizer:
+            lines.append(f"    tokenizer: {SCRATCH / 'models' / MODEL}")
+        lines.append("    health: { interval: 500ms }")
+        # What `--num-gpu-blocks-override` says, for when nothing else does.
+        lines.append("    cache_tokens: 16_384")
+        lines.append("    replicas:")
+        for engine in engines:
+            lines.append(f"      - url: http://{engine.address}")
+            lines.append(f"        id: {engine.name}")
+            if events:
+                again = f", replay: \"tcp://127.0.0.1:{engine.port + 2}\"" if replay else ""
+                lines.append(f"        kv_events: {{ endpoint: \"tcp://127.0.0.1:{engine.port + 1}\"{again} }}")
+        config = LOGS / f"router-{first}.yaml"
+        config.write_text("\n".join(lines) + "\n")
+        self.process = spawn(f"router-{first}", [str(WARMROUTE), "serve", "--config", str(config)])
+        until("the router is ready", 30, lambda: get(self.admin, "/readyz")[0] == 200)
+        if events:
+            until("events are followed", 30, lambda: self.followed(engines))
+
+    def metric(self, name, **labels):
+        lines = get(self.admin, "/metrics")[1].splitlines()
+        wanted = [f'{key}="{value}"' for key, value in labels.items()]
+        matching = [line for line in lines if line.startswith(name + "{") and all(each in line for each in wanted)]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in matching)
+
+    def followed(self, engines):
+        return all(self.metric("warmroute_kv_events_state", replica=engine.name, state="exact") == 1 for engine in engines)
+
+    def stop(self):
+        stop(self.process)
+
+
+def say(case, figures, met):
+    print(json.dumps({"case": case, "met": met, **figures}), flush=True)
+    if not met:
+        missed.append(case)
+
+
+def reset(engines):
+    for engine in engines:
+        status, _ = get(engine.address, "/reset_prefix_cache", "POST")
+        assert status == 200, status
+    # vLLM tells of a reset with its next event.
+    for engine in engines:
+        load.run(engine.address, MODEL, seed=f"after a reset {time.time()}", chats=1, turns=1, in_flight=1)
+
+
+def accuracy(engines):
+    """Cases 1 and 2, and round robin beside them."""
+    shares = {}
+    for name, policy, events in [("round_robin", "round_robin", False), ("events", CACHE_AWARE, True),
+                                 ("no events", CACHE_AWARE, False), ("least_cost, events", "least_cost", True)]:
+        reset(engines)
+        router = Router(engines, policy, events=events)
+        rows = load.run(router.address, MODEL, seed=f"accuracy {name}")
+        figures = load.summary(rows, block=BLOCK, warm_up=1)
+        router.stop()
+        shares[name] = figures["cached_share"]
+        met = figures["failed"] == 0
+        if name != "round_robin":
+            figures["over_round_robin"] = round(shares[name] / shares["round_robin"], 3)
+        if name == "events":
+            met &= figures["within_1_block"] >= 0.99 and figures["over_round_robin"] >= 1.3
+        if name == "no events":
+            met &= figures["within_2_blocks"] >= 0.95
+        say(name, figures, met)
+
+
+def killed(engines):
+    """Case 3: kill -9 in mid-load, and back."""
+    router = Router(engines, CACHE_AWARE)
+    victim = engines[1]
+    state = {}
+
+    def after(done):
+        if done == 30:
+            state["killed"] = time.time()
+            victim.kill()
+            victim.start()
+            threading.Thread(target=watch, daemon=True).start()
+
+    def watch():
+        until("the killed engine is healthy again", 240, victim.healthy)
+        state["healthy"] = time.time()
+
+    rows = load.run(router.address, MODEL, seed="killed", after=after, turns=4)
+    # The load may be over before the engine is back: another follows until it is used.
+    until("the killed engine is healthy again", 240, lambda: "healthy" in state)
+    later = load.run(router.address, MODEL, seed="killed, later", turns=3)
+    router.stop()
+    every = rows + later
+    lost = [row for row in every if not row.get("done")]
+    # A request that was under way when its engine died is lost; none that was sent later is.
+    innocent = [row for row in lost if row["began"] > state["killed"] + 0.05]
+    back = [row for row in every if row.get("said", {}).get("x-warmroute-replica") == victim.name
+            and row["began"] > state["killed"] + 1]
+    first = min((row["began"] for row in back), default=None)
+    predictions = [load.predicted(row) for row in sorted(back, key=lambda row: row["began"])]
+    opening = [pair[0] for pair in predictions[:1] if pair]
+    over = sum(pair is not None and pair[0] > pair[1] + BLOCK for pair in predictions)
+    used_after = None if first is None else round(first - state["healthy"], 2)
+    figures = {"lost_in_flight": len(lost) - len(innocent), "errors_later": len(innocent), "first_predictions": opening,
+               "over_predicted_after": over, "served_after": len(back), "used_seconds_after_health": used_after}
+    say("kill -9", figures, not innocent and opening == [0] and used_after is not None and used_after < 3)
+
+
+def resets(engines):
+    """Case 4: the engine's cache is cleared; the router restarts, with replay and without."""
+    router = Router(engines, CACHE_AWARE)
+    load.run(router.address, MODEL, seed="resets", chats=6, turns=3)
+    router.stop()
+    for name, replay in [("router restart, replay", True), ("router restart, no replay", False)]:
+        router = Router(engines, CACHE_AWARE, replay=replay) if replay else Router(engines, CACHE_AWARE, events=False)
+        rows = load.run(router.address, MODEL, seed="resets", chats=6, turns=3)
+        figures = load.summary(rows, block=BLOCK)
+        first = [load.predicted(row) for row in rows if row["turn"] == 0]
+        figures["first_turns_predicted"] = sum(pair[0] for pair in first)
+        figures["first_turns_found"] = sum(pair[1] for pair in first)
+        over = sum(said > got + BLOCK for said, got in map(load.predicted, rows))
+        figures["over_predicted"] = over
+        met = over == 0 and (figures["within_1_block"] >= 0.99 if replay else True)
+        say(name, figures, met)
+        if replay:
+            reset(engines)
+            rows = load.run(router.address, MODEL, seed="resets", chats=6, turns=1, in_flight=1)
+            pairs = [load.predicted(row) for row in rows]
+            over = sum(said > got + BLOCK for said, got in pairs)
+            say("cache reset", {"predicted": pairs, "over_predicted": over}, over == 0)
+        router.stop()
+
+
+CACHE_AWARE = "{ type: cache_aware, min_match_tokens: 64 }"
+CASES = {"accuracy": accuracy, "killed": killed, "resets": resets}
+
+
+def main():
+    LOGS.mkdir(exist_ok=True)
+    engines = [Engine(name) for name in "ab"]
+    for engine in engines:
+        until(f"engine {engine.name} is healthy", 400, engine.healthy)
+    for name, case in CASES.items():
+        if not ONLY or name in ONLY:
+            case(engines)
+    print(f"vllm: {'every case is met' if not missed else 'missed: ' + ', '.join(missed)}")
+
+
+try:
+    main()
+finally:
+    for process in processes:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+sys.exit(bool(missed))
