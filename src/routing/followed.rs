@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::{Prompt, Tick};
-use crate::prefix::{Held, Index, Placement, Stored, Tier, Truth};
+use crate::prefix::{Held, Index, Placement, Stored, Tier, Truth, Unstored};
 
 /// How long a placement counts after its request's end.
 const LINGERS: u64 = 1_000_000;
@@ -48,10 +48,8 @@ pub struct Taken {
     pub stored: usize,
     /// Blocks of the engine's that it had said it holds, and does no more.
     pub removed: usize,
-    /// Blocks of the engine's that could not be placed, because what comes before them is not known.
-    pub orphaned: usize,
-    /// Blocks of the engine's that were left out for another reason.
-    pub refused: usize,
+    /// Blocks of the engine's that could not be placed, and why; of several reasons the last.
+    pub unstored: Option<(Unstored, usize)>,
 }
 
 /// The followed ones of a pool's members.
@@ -138,8 +136,7 @@ impl Followed {
             match event {
                 CacheEvent::Stored(stored) => match self.truth.store(place, stored) {
                     Ok(new) => taken.stored += new,
-                    Err(Unstored::Orphan) => taken.orphaned += stored.hashes.len(),
-                    Err(_) => taken.refused += stored.hashes.len(),
+                    Err(why) => taken.unstored = Some((why, stored.hashes.len())),
                 },
                 CacheEvent::Removed { tier, hashes } => taken.removed += self.truth.remove(place, *tier, hashes),
                 CacheEvent::Cleared => self.truth.clear(place),

@@ -37,6 +37,7 @@ mod breaker;
 mod discover;
 mod edge;
 mod health;
+mod kv_events;
 mod limits;
 mod listeners;
 mod logs;
@@ -56,6 +57,7 @@ fn files() -> Vec<Checks> {
         discover::CHECKS,
         edge::CHECKS,
         health::CHECKS,
+        kv_events::CHECKS,
         limits::CHECKS,
         listeners::CHECKS,
         logs::CHECKS,

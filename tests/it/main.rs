@@ -18,6 +18,7 @@ mod http2;
 mod http2_frames;
 mod http_rows;
 mod keys;
+mod kv_events;
 mod load;
 mod metrics;
 mod models;

@@ -1,6 +1,7 @@
 //! Tests of the routing room: what it promises, seen from outside.
 mod bindings;
 mod cache_aware;
+mod followed;
 mod hashing;
 mod least_cost;
 mod load;

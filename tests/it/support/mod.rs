@@ -10,6 +10,7 @@ mod http;
 mod mock;
 mod process;
 mod proxy;
+mod publisher;
 mod requests;
 mod upstream;
 mod wait;
@@ -21,6 +22,7 @@ pub use http::{Client, Event, Head, Request, Response, exchange, get, sse_events
 pub use mock::Mock;
 pub use process::{Process, address_after};
 pub use proxy::{Proxy, replace};
+pub use publisher::{Publisher, cleared, removed, stored};
 pub use requests::{ENDPOINTS, Endpoint, Family, chat, chat_body, sized_chat};
 pub use upstream::{Seen, Upstream, Wire, full_listener, respond};
 pub use wait::{wait_until, within};
