@@ -40,6 +40,16 @@ fn extend(parent: u64, block: &[u8; BLOCK_BYTES]) -> u64 {
     xxh3_64(&input)
 }
 
+/// The hash of the block of these tokens after `parent`, which is a block's hash or a [`root`].
+pub(super) fn next(parent: u64, tokens: &[u32; BLOCK_TOKENS]) -> u64 {
+    extend(parent, &bytes(tokens))
+}
+
+/// A block's hash where it is made of more than its tokens, as of an image: it equals none without.
+pub(super) fn marked(hash: u64, mark: u64) -> u64 {
+    xxh3_64_with_seed(&mark.to_le_bytes(), hash)
+}
+
 fn bytes(tokens: &[u32; BLOCK_TOKENS]) -> [u8; BLOCK_BYTES] {
     let mut block = [0; BLOCK_BYTES];
     for (bytes, token) in block.as_chunks_mut::<TOKEN_BYTES>().0.iter_mut().zip(tokens) {

@@ -9,13 +9,12 @@ mod dump;
 mod holdings;
 mod known;
 mod runs;
-mod slab;
 
 pub use dump::{Dump, DumpHolder, DumpRun};
 
 use holdings::{Holding, Replica};
+use super::slab::{self, NONE, Slab};
 use runs::{Holder, Runs};
-use slab::{NONE, Slab};
 
 /// Blocks that one use of a replica may evict beyond those that it added.
 pub(in crate::prefix) const EVICTED_AT_ONCE: usize = if cfg!(test) { 8 } else { 1024 };
