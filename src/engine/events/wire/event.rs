@@ -7,7 +7,7 @@ use super::{Adapter, Event, Reason, Removed, Skip, Stored, extra, unchained};
 pub(super) fn read(reader: &mut Reader<'_>) -> Read<Result<Event, Skip>> {
     let fields = Fields::read(reader)?;
     let tag = fields.tag;
-    Ok(build(fields).map_err(|reason| Skip { removal: tag != Some(Tag::Stored), reason }))
+    Ok(build(fields).map_err(|reason| Skip { removal: tag == Some(Tag::Removed), reason }))
 }
 
 fn build(fields: Fields<'_>) -> Result<Event, Reason> {

@@ -115,7 +115,7 @@ pub enum Adapter {
 /// An event that was left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Skip {
-    /// Whether blocks may still be believed that are gone: it told a removal or a clearing, or can't be recognised.
+    /// Whether it told a removal: blocks may be believed that are gone.
     pub removal: bool,
     /// Why.
     pub reason: Reason,
