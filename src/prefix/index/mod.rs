@@ -12,8 +12,8 @@ mod runs;
 
 pub use dump::{Dump, DumpHolder, DumpRun};
 
-use holdings::{Holding, Replica};
 use super::slab::{self, NONE, Slab};
+use holdings::{Holding, Replica};
 use runs::{Holder, Runs};
 
 /// Blocks that one use of a replica may evict beyond those that it added.

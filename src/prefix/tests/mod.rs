@@ -4,6 +4,7 @@ mod hashing;
 mod model;
 mod oracle;
 mod semantics;
+mod truth;
 
 use proptest::test_runner::{Config as Cases, RngSeed};
 

@@ -40,7 +40,7 @@ impl Truth {
         let mut covers = Covers::new();
         let mut cover = |holding: u32, offset: u32, held: [bool; 2]| {
             let cover = covers.entry((holding, offset)).or_default();
-            [0, 1].map(|kind| cover[kind] += u32::from(held[kind]));
+            cover.iter_mut().zip(held).for_each(|(cover, held)| *cover += u32::from(held));
         };
         let entries: Vec<_> = life.engine.iter().filter(|entry| !entry.is_void()).collect();
         if let Some(pages) = &life.pages {

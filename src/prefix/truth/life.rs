@@ -51,10 +51,22 @@ impl Life {
         Self { id, ..Self::default() }
     }
 
+    /// Whether nothing was ever stored.
+    pub(super) fn is_new(&self) -> bool {
+        self.engine.len() == 0 && self.pages.is_none()
+    }
+
     /// What it has asked of the allocator.
     pub(super) fn bytes(&self) -> usize {
         let pages = self.pages.as_ref().map_or(0, |pages| pages.bytes());
         self.engine.bytes() + self.more.allocation_size() + self.again.allocation_size() + pages
+    }
+
+    /// What its tables may grow by at most for so many of the engine's blocks, beside those.
+    pub(super) fn growth(&self, blocks: usize) -> usize {
+        let more = if self.more.capacity() - self.more.len() < blocks { self.more.allocation_size() } else { 0 };
+        let again = if self.again.capacity() - self.again.len() < blocks { self.again.allocation_size() } else { 0 };
+        self.engine.bytes() / 4 + more + again
     }
 
     /// The holding in which a block is, or would be: it has to be covered at once.

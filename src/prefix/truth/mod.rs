@@ -131,12 +131,12 @@ impl Truth {
     /// already begins anew.
     pub fn follow(&mut self, at: usize) {
         self.unfollow(at);
-        if at >= NOWHERE.into() {
+        if at >= usize::from(NOWHERE) {
             return;
         }
         let life = match self.vacant.pop() {
             Some(life) => life,
-            None if self.lives.len() == NOWHERE.into() => return,
+            None if self.lives.len() == usize::from(NOWHERE) => return,
             None => {
                 let life = self.lives.len() as u16;
                 self.lives.push(Life::new(life));
@@ -163,7 +163,7 @@ impl Truth {
 
     /// The engine has dropped all, or was started anew: a new life, if the replica is followed.
     pub fn clear(&mut self, at: usize) {
-        if self.life(at).is_some() {
+        if self.life(at).is_some_and(|life| !self.lives[usize::from(life)].is_new()) {
             self.follow(at);
         }
     }

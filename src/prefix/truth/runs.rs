@@ -11,6 +11,9 @@ use super::super::slab::{NONE, Slab};
 use super::blocks::{self, Beyond};
 use super::table::MOST_OFFSETS;
 
+/// Bytes for a few more runs and holdings.
+const CHUNKS: usize = 8 << 10;
+
 /// Where an own block is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Place {
@@ -138,6 +141,12 @@ impl Runs {
     /// What it has asked of the allocator.
     pub(super) fn bytes(&self) -> usize {
         self.runs.bytes() + self.heads.allocation_size() + self.holdings.bytes() + self.inner
+    }
+
+    /// What its tables may grow by at most for so many blocks, beside those.
+    pub(super) fn growth(&self, blocks: usize) -> usize {
+        let heads = if self.heads.capacity() - self.heads.len() < blocks { self.heads.allocation_size() } else { 0 };
+        heads + CHUNKS
     }
 
     pub(super) fn holding(&self, id: u32) -> &Holding {

@@ -1,6 +1,6 @@
 //! How events change what a replica holds, where the engine's blocks are as large as ours, or several times as large.
 use super::super::hash::{self, BLOCK_TOKENS};
-use super::life::{Life, Tier};
+use super::life::{Copies, Life, Tier};
 use super::pages;
 use super::runs::{Place, Runs};
 use super::table::{self, Entry, MOST_PARTS};
@@ -33,7 +33,7 @@ impl Truth {
         if !small && (size == 0 || !size.is_multiple_of(BLOCK_TOKENS) || parts > MOST_PARTS) {
             return Err(Unstored::BlockSize);
         }
-        if !self.has_room(stored, small) {
+        if !self.has_room(life, stored, small) {
             return Err(Unstored::OverBudget);
         }
         self.change(life, |truth| {
@@ -48,13 +48,18 @@ impl Truth {
         })
     }
 
-    fn has_room(&mut self, stored: &Stored<'_>, small: bool) -> bool {
-        let each = if small { BLOCK_BYTES + pages::BYTES } else { BLOCK_BYTES };
-        let needed = each * stored.hashes.len().max(stored.tokens.len() / BLOCK_TOKENS);
-        if self.bytes() + needed > self.max_bytes && !self.gone.is_empty() {
+    /// Whether all that storing these may ask of the allocator is within the bytes.
+    fn has_room(&mut self, life: u16, stored: &Stored<'_>, small: bool) -> bool {
+        let blocks = stored.hashes.len().max(stored.tokens.len() / BLOCK_TOKENS);
+        let each = BLOCK_BYTES + if small { pages::BYTES } else { 0 };
+        let fits = |truth: &Self| {
+            let growth = truth.runs.growth(blocks) + truth.lives[usize::from(life)].growth(blocks);
+            truth.bytes() + each * blocks + growth <= truth.max_bytes
+        };
+        if !fits(self) {
             self.sweep(SWEPT_AT_ONCE);
         }
-        self.bytes() + needed <= self.max_bytes
+        fits(self)
     }
 }
 
@@ -102,7 +107,9 @@ impl Life {
                     if stored.tier == Tier::Device {
                         self.cover(runs, holding, place.offset, true);
                     }
-                    self.engine.insert(Entry::new(key, holding, place.offset, parts, 1 << stored.tier as u32));
+                    // The copies of all parts are with the first one.
+                    let mask = if part == 0 { 1 << stored.tier as u32 } else { 0 };
+                    self.engine.insert(Entry::new(key, holding, place.offset, parts, mask));
                     place
                 };
                 (parent, after) = (own, Some(place));
@@ -132,7 +139,8 @@ impl Life {
 
     /// One more copy of an engine's block that is held already; else nothing.
     fn give_known(&mut self, runs: &mut Runs, hash: u64, tier: Tier) {
-        let Some(entry) = self.engine.get(table::key(hash, 0)).filter(|entry| !entry.is_void()) else { return };
+        let entry = self.engine.get(table::key(hash, 0)).filter(|entry| !entry.is_void());
+        let Some(entry) = entry.filter(|entry| self.copies(entry) != Copies::default()) else { return };
         if self.pages.is_some() {
             pages::add_copy(self, runs, &entry, tier);
         } else {
