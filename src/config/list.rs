@@ -59,10 +59,10 @@ mod tests {
 
     #[test]
     fn the_pools_tls_holds_for_https_replicas_of_a_list() {
-        let tls = PoolTls { ca: None, server_name: Some("engine.internal".into()) };
-        let tls = PoolDefaults { tls, ..PoolDefaults::default() };
+        let tls = crate::config::PoolTls { ca: None, server_name: Some("engine.internal".into()) };
+        let defaults = PoolDefaults { tls, ..PoolDefaults::default() };
         let replicas = list_in(
-            &tls,
+            &defaults,
             "- https://a:1\n- { url: \"https://b:1\", tls: { server_name: b.internal } }\n- http://c:1\n",
         )
         .unwrap();

@@ -13,6 +13,7 @@ use tokio::task::AbortHandle;
 
 use super::{Proxy, Snapshot};
 use crate::config::{self, Config, Discover, Errors};
+use crate::engine::events::Listeners;
 use crate::fleet::{Encoders, Fleet, Found, Leaving, discovery};
 use crate::telemetry;
 
@@ -64,13 +65,14 @@ struct Desired {
     found: Found,
     watching: HashMap<Arc<str>, (Discover, AbortHandle)>,
     conflicts: Vec<String>,
+    listeners: Listeners,
 }
 
 impl Changes {
     pub(super) fn new(config: Arc<Config>, encoders: Encoders) -> Self {
         let (found, watching) = (Found::new(), HashMap::new());
         Self {
-            desired: Mutex::new(Desired { config, encoders, found, watching, conflicts: Vec::new() }),
+            desired: Mutex::new(Desired { config, encoders, found, watching, conflicts: Vec::new(), listeners: Listeners::default() }),
             leaving: Mutex::default(),
             file: OnceLock::new(),
             read: Mutex::new(None),
@@ -172,8 +174,16 @@ impl Proxy {
             self.watch(desired, runtime);
         }
         self.snapshot.store(new.clone());
+        self.listen(desired, &new.fleet);
         let left = self.changes.leaving.lock().follow(&old.fleet, &new.fleet);
         tell(&old.fleet, &new.fleet, &left);
+    }
+
+    /// Listens to the replicas of a fleet that publish KV events.
+    fn listen(&self, desired: &mut Desired, fleet: &Fleet) {
+        if let Some(runtime) = self.changes.runtime.get() {
+            desired.listeners.follow(fleet, &self.metrics, self.clock(), runtime);
+        }
     }
 
     /// Starts and ends what looks for replicas, as the configuration has it.
@@ -209,6 +219,7 @@ impl Proxy {
         let mut desired = self.changes.desired.lock();
         self.snapshot().fleet.start_probes(runtime);
         self.watch(&mut desired, runtime);
+        self.listen(&mut desired, &self.snapshot().fleet);
         let weak = Arc::downgrade(self);
         runtime.spawn(sweep(weak));
         let path = self.changes.file.get()?.clone();
@@ -225,9 +236,10 @@ impl Proxy {
         Some(runtime.spawn(follow).abort_handle())
     }
 
-    /// Ends probes and discovery.
+    /// Ends probes, discovery, and listening.
     pub(super) fn stop_background(&self) {
         let mut desired = self.changes.desired.lock();
+        desired.listeners.end();
         desired.watching.drain().for_each(|(_, (_, task))| task.abort());
         self.snapshot().fleet.stop_probes();
     }

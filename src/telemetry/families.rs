@@ -108,9 +108,9 @@ families! {
     KV_SKIPPED = "warmroute_kv_events_skipped_total" Counter ["replica", "reason"]
         "KV events that could not be read, or do not concern the index, and blocks of events that it could not place (orphan: what comes before them is not known), by reason.";
     KV_LOSSES = "warmroute_kv_event_losses_total" Counter ["replica", "kind"]
-        "Times that the stream of KV events broke: a sequence number was missing (gap), not all of what was missed could be sent again (replay_late, replay_failed), the socket closed (disconnected), the engine was found to be a new process (restarted).";
+        "Times that KV events were not whole any more: the socket closed (disconnected), the engine works and publishes nothing (silent), messages were missed that could not be sent again (late: before anyone listened; missed: no `replay`; replay_failed; replay_truncated), or could not be read (unreadable); and times that all was to come anew (restarted).";
     KV_STATE = "warmroute_kv_events_state" Gauge ["replica", "state"]
-        "How well the replica's KV events are followed: `exact`; `inexact` (some are missing: predictions count beside them); `syncing`; `off` (not connected). 1 for the present one.";
+        "How well the replica's KV events are followed: `live` (the index is what the engine holds), `syncing`, `degraded` (messages were lost for good), `suspect` (the connection is down, or it may be another process), `off`. In all but the first, predictions count beside what is known. 1 for the present one.";
     BOUNDARY_BYTES = "warmroute_boundary_cache_bytes" Gauge ["pool"]
         "Memory of the tokenizer's boundary cache; bounded by `tokens.cache`.";
     BOUNDARY_ENTRIES = "warmroute_boundary_cache_entries" Gauge ["pool"] "Entries of the tokenizer's boundary cache.";

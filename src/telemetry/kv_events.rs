@@ -2,7 +2,7 @@
 use prometheus::{IntCounter, IntCounterVec, IntGaugeVec};
 
 /// How well a replica's events are followed; labels of [`super::families::KV_STATE`].
-const STATES: [&str; 4] = ["off", "syncing", "exact", "inexact"];
+const STATES: [&str; 5] = ["off", "syncing", "live", "degraded", "suspect"];
 
 /// The families.
 pub(super) struct KvEventFamilies {
@@ -55,7 +55,7 @@ impl KvEventMetrics {
         self.losses.with_label_values(&[&*self.replica, what]).inc();
     }
 
-    /// How well they are followed now: one of `off`, `syncing`, `exact`, `inexact`.
+    /// How well they are followed now: one of `off`, `syncing`, `live`, `degraded`, `suspect`.
     pub fn state(&self, state: &str) {
         for each in STATES {
             self.state.with_label_values(&[&*self.replica, each]).set(i64::from(each == state));

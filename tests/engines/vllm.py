@@ -139,7 +139,7 @@ class Router:
         return sum(float(line.rsplit(" ", 1)[1]) for line in matching)
 
     def followed(self, engines):
-        return all(self.metric("warmroute_kv_events_state", replica=engine.name, state="exact") == 1 for engine in engines)
+        return all(self.metric("warmroute_kv_events_state", replica=engine.name, state="live") == 1 for engine in engines)
 
     def stop(self):
         stop(self.process)

@@ -63,6 +63,20 @@ pub enum Unstored {
     Ambiguous,
 }
 
+impl Unstored {
+    /// Its name, as a metric's label has it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NotFollowed => "not_followed",
+            Self::UnknownParent => "orphan",
+            Self::BlockSize => "unusable_block_size",
+            Self::NotDense => "not_dense",
+            Self::OverBudget => "over_budget",
+            Self::Ambiguous => "ambiguous",
+        }
+    }
+}
+
 /// What a replica holds of a prompt, in leading own blocks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Held {

@@ -124,7 +124,7 @@ fn what_lies_in_a_lower_tier_counts_three_quarters() {
     let (mut router, _) = two();
     router.follow("replica-1", Following::Exactly);
     store(&mut router, "replica-1", 1, 8, Tier::Device);
-    store(&mut router, "replica-1", 1, 8, Tier::Cpu);
+    store(&mut router, "replica-1", 1, 8, Tier::Host);
     assert_eq!(credit(&mut router, &prompt(1, 8), Tick(0)), [0, 8]);
     remove(&mut router, "replica-1", &hashes(1, 8)[4..]);
     assert_eq!(credit(&mut router, &prompt(1, 8), Tick(0)), [0, 7]);
@@ -158,8 +158,6 @@ fn what_it_says_decides() {
         router.follow(replica, Following::Exactly);
     }
     store(&mut router, "replica-1", 1, 200, Tier::Device);
-    for _ in 0..3 {
-        let (replica, reason, matched) = serve(&mut router, &of_prompt(&known), Tick(0));
-        assert_eq!((&*replica, reason, matched), ("replica-1", Reason::Prefix, 3200));
-    }
+    let (replica, reason, matched) = serve(&mut router, &of_prompt(&known), Tick(0));
+    assert_eq!((&*replica, reason, matched), ("replica-1", Reason::Prefix, 3200));
 }

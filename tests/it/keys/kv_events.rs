@@ -2,7 +2,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::kv_events::{body, tokenizer, until_matched, until_state, whole};
+use crate::kv_events::{body, matched, publish_until_heard, tokenizer, until_matched, until_state, whole};
 
 checks! {
     endpoint: "pools[].replicas[].kv_events", "pools[].replicas[].kv_events.endpoint";
@@ -23,10 +23,10 @@ fn of(mock: &Mock, keys: &str) -> Pool {
 /// Of two routers, only the first learns of what is published.
 async fn only_the_first_hears(publisher: &mut Publisher, with: &Proxy, without: &Proxy) {
     let (one, other) = (body(1, 2), body(2, 2));
-    wait_until("an event is heard of", PATIENCE, || async { crate::kv_events::matched(with, "r0", &one).await == 32 }).await;
+    wait_until("an event is heard of", PATIENCE, || async { matched(with, "r0", &one).await == 32 }).await;
     publisher.publish(json!([whole(2, 2)])).await;
     until_matched(with, "r0", &other, 32).await;
-    assert_eq!(crate::kv_events::matched(without, "r0", &other).await, 0);
+    assert_eq!(matched(without, "r0", &other).await, 0);
 }
 
 pub async fn endpoint() {
@@ -42,16 +42,12 @@ pub async fn replay() {
     publisher.publish(json!([whole(1, 2)])).await;
     let config = |replay| Config::new(of(&mock, &format!(", {}", publisher.keys(replay))));
     let (with, without) = pair(&config(true), &config(false)).await;
-    until_state(&with, "r0", "exact").await;
-    assert_eq!(crate::kv_events::matched(&with, "r0", &body(1, 2)).await, 32);
+    until_state(&with, "r0", "live").await;
+    assert_eq!(matched(&with, "r0", &body(1, 2)).await, 32);
     // What comes now, the other one hears as well; that it knows all, it can't.
-    wait_until("a live event is heard of", PATIENCE, || async {
-        publisher.publish(json!([whole(2, 2)])).await;
-        crate::kv_events::matched(&without, "r0", &body(2, 2)).await == 32
-    })
-    .await;
-    until_state(&without, "r0", "inexact").await;
-    assert_eq!(crate::kv_events::matched(&without, "r0", &body(1, 2)).await, 0);
+    publish_until_heard(&mut publisher, &without, 2).await;
+    until_state(&without, "r0", "degraded").await;
+    assert_eq!(matched(&without, "r0", &body(1, 2)).await, 0);
 }
 
 pub async fn topic() {
@@ -62,11 +58,7 @@ pub async fn topic() {
         Config::new(of(&mock, &format!(", kv_events: {{ endpoint: \"tcp://127.0.0.1:{port}\", topic: \"{topic}\" }}")))
     };
     let (with, without) = pair(&config("kv@"), &config("other")).await;
-    wait_until("a live event is heard of", PATIENCE, || async {
-        publisher.publish(json!([whole(1, 2)])).await;
-        crate::kv_events::matched(&with, "r0", &body(1, 2)).await == 32
-    })
-    .await;
+    publish_until_heard(&mut publisher, &with, 1).await;
     only_the_first_hears(&mut publisher, &with, &without).await;
 }
 
@@ -86,14 +78,10 @@ pub async fn replay_port() {
     let with = Config::new(of(&mock, "").with(&format!("kv_events: {{ port: {port}, replay_port: {replay} }}")));
     let without = Config::new(of(&mock, "").with(&format!("kv_events: {{ port: {port} }}")));
     let (with, without) = pair(&with, &without).await;
-    until_state(&with, "r0", "exact").await;
-    wait_until("a live event is heard of", PATIENCE, || async {
-        publisher.publish(json!([whole(2, 2)])).await;
-        crate::kv_events::matched(&without, "r0", &body(2, 2)).await == 32
-    })
-    .await;
-    assert_eq!(crate::kv_events::matched(&with, "r0", &body(1, 2)).await, 32);
-    assert_eq!(crate::kv_events::matched(&without, "r0", &body(1, 2)).await, 0);
+    until_state(&with, "r0", "live").await;
+    publish_until_heard(&mut publisher, &without, 2).await;
+    assert_eq!(matched(&with, "r0", &body(1, 2)).await, 32);
+    assert_eq!(matched(&without, "r0", &body(1, 2)).await, 0);
 }
 
 pub async fn pool_topic() {
@@ -103,11 +91,7 @@ pub async fn pool_topic() {
     let config =
         |topic| Config::new(of(&mock, "").with(&format!("kv_events: {{ port: {port}, topic: \"{topic}\" }}")));
     let (with, without) = pair(&config("kv@"), &config("other")).await;
-    wait_until("a live event is heard of", PATIENCE, || async {
-        publisher.publish(json!([whole(1, 2)])).await;
-        crate::kv_events::matched(&with, "r0", &body(1, 2)).await == 32
-    })
-    .await;
+    publish_until_heard(&mut publisher, &with, 1).await;
     only_the_first_hears(&mut publisher, &with, &without).await;
 }
 
