@@ -39,7 +39,7 @@ fn pool(mocks: &[Mock], keys: &[String]) -> Pool {
 
 /// What `/explain` says that a replica holds of a prompt.
 pub async fn matched(proxy: &Proxy, replica: &str, body: &Value) -> u64 {
-    let answer = exchange(proxy.admin(), &Request::post("/explain", body)).await;
+    let answer = exchange(proxy.admin(), &Request::post("/explain?path=/v1/completions", body)).await;
     assert_eq!(answer.status(), 200, "{}", answer.text());
     let said = answer.json();
     let row = said["candidates"].as_array().expect("a list").iter().find(|row| row["replica"] == replica).cloned();
