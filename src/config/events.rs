@@ -208,7 +208,7 @@ mod tests {
             ("ipc:///tmp/kv", "tcp://"),
             ("tcp://a", "no port"),
             ("tcp://a:0", "no port"),
-            ("tcp://a:70000", "valid"),
+            ("tcp://a:70000", "port"),
             ("tcp://:5557", "host"),
             ("tcp://u@a:5557", "no host"),
         ] {

@@ -206,7 +206,7 @@ pub(super) static TABLE: &[Key] = &[
     key("pools[].replicas[].kv_events.topic", NAME, Words("all topics"), LIVE, "kv-events",
         "The beginning of the topics that are listened to."),
     key("pools[].kv_events", MAP, Words("none"), LIVE, "{ port: 5557, replay_port: 5558 }",
-        "Where its replicas publish what they keep in their caches (ZMQ, as vLLM and SGLang do); what a replica says itself goes first. `auto`: where each engine says that it does (vLLM 0.33 at `/kv_event_sources`, SGLang 0.5.23 at `/server_info`). Used by policies that read prompts; needs `tokenizer` and `model`.").or("auto"),
+        "Where its replicas publish what they keep in their caches (ZMQ, as vLLM and SGLang do); what a replica says itself goes first. `auto`: where each engine says that it does (vLLM 0.33 at `/kv_event_sources`, SGLang 0.5.23 at `/server_info`). Used by policies that read prompts, in pools with a `model`; without `tokenizer` only prompts of token ids can be found in them.").or("auto"),
     key("pools[].kv_events.port", count(1, 65535), Required, LIVE, "5557",
         "The port of live events at each replica's host; of rank N, one that is N higher."),
     key("pools[].kv_events.replay_port", count(1, 65535), Value("none"), LIVE, "5558",

@@ -87,6 +87,10 @@ fn around(key: &Key) -> Value {
         path if path.starts_with("prefill.") => pool["prefill"] = json!({ "per_token": "1us" }),
         "queue.max" => pool["queue"] = json!({ "timeout": "30s" }),
         "queue.timeout" | "queue.wait_for_ready" => pool["queue"] = json!({ "max": 100 }),
+        "replicas[].kv_events.replay" | "replicas[].kv_events.topic" => {
+            pool["replicas"][0]["kv_events"] = json!({ "endpoint": "tcp://b:1" });
+        }
+        "kv_events.replay_port" | "kv_events.topic" => pool["kv_events"] = json!({ "port": 1 }),
         "policy.header" => pool["policy"] = json!({ "type": "header_hash", "header": "x-a" }),
         "policy.fallback" | "policy.max_load_ratio" | "policy.min_load_gap" => {
             pool["policy"] = json!({ "type": "session_sticky" });

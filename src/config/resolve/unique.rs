@@ -6,7 +6,6 @@ use crate::config::built_in::is_built_in;
 use crate::config::check::Item;
 use crate::config::error::Error;
 use crate::config::model::*;
-use crate::config::scalar::Value;
 
 impl Across<'_> {
     pub(super) fn unique_name(&mut self, item: &Item, name: &Arc<str>) {
@@ -58,7 +57,7 @@ impl Across<'_> {
         adapters
     }
 
-    /// Events name token ids, and no model: who listens to them has to know both.
+    /// Events do not name the model whose token ids they hold.
     pub(super) fn uses_events(&mut self, pool: &Item) {
         let own = |replica: &&Item| replica.get("kv_events").is_some_and(|item| item.get("endpoint").is_some());
         let of_replica = || pool.items("replicas").iter().find(own).and_then(|replica| replica.get("kv_events"));
@@ -66,10 +65,6 @@ impl Across<'_> {
         if pool.get("models").is_some() {
             let problem = "events do not tell the model, and this pool takes any";
             self.push(item, problem, "write `model: NAME` in place of `models: any`");
-        }
-        if pool.get("tokenizer").is_none_or(|item| matches!(item.value, Value::Off)) {
-            let problem = "events are in token ids, and without the model's tokenizer no prompt is";
-            self.push(item, problem, "write `tokenizer: ./FOLDER` beside it, or remove it");
         }
     }
 

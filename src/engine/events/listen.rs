@@ -83,6 +83,11 @@ impl Listeners {
                 }
                 other => {
                     other.into_iter().for_each(|listener| listener.end(true));
+                    for pool in pools.iter().filter(|pool| pool.settings().tokenizer.is_none()) {
+                        let (replica, pool) = (replica.id(), pool.name());
+                        tracing::warn!(%replica, %pool, "KV events are in token ids, and this pool has no `tokenizer`: \
+                            only prompts of token ids can be found in them");
+                    }
                     let pools: Pools = Arc::new(ArcSwap::from_pointee(pools));
                     let metrics = metrics.kv_events(replica.id());
                     let sink = Sink::new(replica.clone(), pools.clone(), metrics.clone());
