@@ -141,6 +141,7 @@ impl<B: AsRef<[u8]>> Order<B> {
                 return;
             }
             ask.known = 0;
+            self.replay.again_at = None;
             self.loss = None;
             self.begin_anew(follower);
         }
@@ -235,11 +236,11 @@ impl<B: AsRef<[u8]>> Order<B> {
             }
             Stage::Paused(until) if now >= *until => self.catch_up(now, follower),
             Stage::Idle if self.connected && self.replay.again_at.is_some_and(|at| now >= at) => {
-                self.replay.again_at = None;
+                self.replay.again_at = Some(self.again(now));
                 match (self.doubt, self.loss) {
                     (Some(_), _) => self.catch_up(now, follower),
                     (None, Some(_)) => self.ask(0, true, now, follower),
-                    (None, None) => {}
+                    (None, None) => self.replay.again_at = None,
                 }
             }
             _ => {}
