@@ -75,6 +75,11 @@ impl Replay {
         self.again_at = None;
     }
 
+    #[cfg(test)]
+    pub fn current(&self) -> ReplayId {
+        ReplayId(self.asked)
+    }
+
     fn is_current(&self, id: ReplayId) -> bool {
         id.0 == self.asked && matches!(self.stage, Stage::Asked(_))
     }
