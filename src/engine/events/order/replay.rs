@@ -75,6 +75,11 @@ impl Replay {
         self.again_at = None;
     }
 
+    #[cfg(test)]
+    pub fn current(&self) -> ReplayId {
+        ReplayId(self.asked)
+    }
+
     fn is_current(&self, id: ReplayId) -> bool {
         id.0 == self.asked && matches!(self.stage, Stage::Asked(_))
     }
@@ -141,6 +146,7 @@ impl<B: AsRef<[u8]>> Order<B> {
                 return;
             }
             ask.known = 0;
+            self.replay.again_at = None;
             self.loss = None;
             self.begin_anew(follower);
         }
@@ -235,11 +241,11 @@ impl<B: AsRef<[u8]>> Order<B> {
             }
             Stage::Paused(until) if now >= *until => self.catch_up(now, follower),
             Stage::Idle if self.connected && self.replay.again_at.is_some_and(|at| now >= at) => {
-                self.replay.again_at = None;
+                self.replay.again_at = Some(self.again(now));
                 match (self.doubt, self.loss) {
                     (Some(_), _) => self.catch_up(now, follower),
                     (None, Some(_)) => self.ask(0, true, now, follower),
-                    (None, None) => {}
+                    (None, None) => self.replay.again_at = None,
                 }
             }
             _ => {}

@@ -1,5 +1,5 @@
 //! A model engine: a block cache that evicts, clears and restarts, and a publisher with a ring of its last messages.
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use fastrand::Rng;
@@ -33,10 +33,8 @@ pub struct Engine {
     pub life: u32,
     /// When this life began; seconds.
     pub started: f64,
-    /// Block → parent; what it holds.
-    pub cache: BTreeMap<u64, Option<u64>>,
-    /// Oldest use first.
-    uses: Vec<u64>,
+    /// Blocks that it holds, with their parents; oldest use first.
+    pub cache: Vec<(u64, Option<u64>)>,
     capacity: usize,
     /// Everything that this life published.
     pub published: Vec<Message>,
@@ -47,8 +45,8 @@ pub struct Engine {
 
 impl Engine {
     pub fn new(capacity: usize, ring_size: usize) -> Self {
-        let (cache, uses, published, ring) = (BTreeMap::new(), Vec::new(), Vec::new(), VecDeque::new());
-        Self { life: 0, started: 0.0, cache, uses, capacity, published, ring, ring_size }
+        let (cache, published, ring) = (Vec::new(), Vec::new(), VecDeque::new());
+        Self { life: 0, started: 0.0, cache, capacity, published, ring, ring_size }
     }
 
     pub fn restart(&mut self, now: f64) {
@@ -64,10 +62,8 @@ impl Engine {
             path.push((block, parent));
             parent = Some(block);
         }
-        for (block, parent) in path {
-            self.uses.retain(|&used| used != block);
-            self.uses.push(block);
-            if self.cache.insert(block, parent).is_some() {
+        for &(block, parent) in &path {
+            if self.holds(block) {
                 continue;
             }
             match changes.last_mut() {
@@ -75,21 +71,26 @@ impl Engine {
                 _ => changes.push(Change::Stored { parent, blocks: vec![block] }),
             }
         }
+        self.cache.retain(|held| !path.contains(held));
+        self.cache.extend(path.into_iter().rev());
         while self.cache.len() > self.capacity {
             // The oldest that nothing builds on; now and then any.
-            let parents: BTreeSet<_> = self.cache.values().flatten().copied().collect();
-            let leaf = self.uses.iter().position(|block| !parents.contains(block)).unwrap_or(0);
-            let at = if rng.u32(0..8) == 0 { rng.usize(..self.uses.len()) } else { leaf };
-            let block = self.uses.remove(at);
-            self.cache.remove(&block);
-            changes.push(Change::Removed(block));
+            let builds_on = |block| self.cache.iter().any(|held| held.1 == Some(block));
+            let at = match rng.u32(0..8) {
+                0 => rng.usize(..self.cache.len()),
+                _ => self.cache.iter().position(|held| !builds_on(held.0)).unwrap_or(0),
+            };
+            changes.push(Change::Removed(self.cache.remove(at).0));
         }
         (!changes.is_empty()).then(|| self.publish(changes, now))
     }
 
+    fn holds(&self, block: u64) -> bool {
+        self.cache.iter().any(|held| held.0 == block)
+    }
+
     pub fn clear(&mut self, now: f64) -> Message {
         self.cache.clear();
-        self.uses.clear();
         self.publish(vec![Change::Cleared], now)
     }
 

@@ -18,7 +18,7 @@ use super::engine::{Engine, Message};
 use super::mirror::Mirror;
 use super::*;
 
-const SEEDS: u64 = 3_000;
+const SEEDS: u64 = 2_000;
 
 #[derive(Debug)]
 enum Reply {
@@ -42,7 +42,7 @@ struct World {
     replies: VecDeque<(ReplayId, Reply)>,
     /// Faults are possible now.
     trouble: bool,
-    /// How often, in a thousand steps, a fault of each kind happens.
+    /// How often each fault comes in this world.
     rates: [u32; 12],
     /// A message of an earlier life may be somewhere in the order: a restart would be right.
     stale: bool,
@@ -59,12 +59,28 @@ enum Fault {
     Restart,
     RestartUnseen,
     Clear,
+    Unreadable,
     Refuse,
     Stall,
     Slice,
     LoseReply,
-    Unreadable,
 }
+
+/// How often each comes at most, in a thousand steps, messages or replays.
+const FAULTS: [(Fault, u32); 12] = [
+    (Fault::Drop, 200),
+    (Fault::Copy, 200),
+    (Fault::Break, 30),
+    (Fault::BreakUnseen, 30),
+    (Fault::Restart, 20),
+    (Fault::RestartUnseen, 20),
+    (Fault::Clear, 20),
+    (Fault::Unreadable, 30),
+    (Fault::Refuse, 700),
+    (Fault::Stall, 700),
+    (Fault::Slice, 700),
+    (Fault::LoseReply, 700),
+];
 
 impl World {
     fn new(seed: u64) -> Self {
@@ -75,7 +91,8 @@ impl World {
         let mut settings = Settings::new(rng.u32(0..4) > 0);
         settings.held_messages = rng.usize(1..60);
         settings.held_bytes = rng.usize(200..20_000);
-        let rates = std::array::from_fn(|_| if rng.bool() { 0 } else { 1 << rng.u32(0..8) });
+        settings.again_micros = 20_000_000;
+        let rates = FAULTS.map(|(_, most)| if rng.bool() { 0 } else { rng.u32(1..most) });
         Self {
             now: Tick(1_000_000),
             engine,
@@ -246,7 +263,8 @@ impl World {
         self.now.0 += 1_000;
         self.stale = true;
         self.disconnect(seen);
-        for _ in 0..self.rng.usize(0..40) {
+        let most = 1 << self.rng.u32(0..6);
+        for _ in 0..self.rng.usize(0..most) {
             self.serve();
         }
     }
@@ -267,12 +285,12 @@ impl World {
     fn settle(&mut self) {
         self.trouble = false;
         self.copies.clear();
-        for turn in 0..200 {
+        for turn in 0..60 {
             self.now.0 += 1_000_000;
             if !self.up {
                 self.connect();
             }
-            if turn % 20 < 3 {
+            if turn % 10 < 2 {
                 self.serve();
             }
             if turn % 10 == 0 {
@@ -285,8 +303,8 @@ impl World {
                 self.reply();
             }
             self.order.tick(self.now, &mut self.mirror);
-            self.check();
         }
+        self.check();
         let state = self.order.state();
         assert!(matches!(state, State::Live | State::Degraded(_)), "settled as {state:?}");
         self.mirror.check(&self.engine, state);
@@ -320,6 +338,6 @@ fn no_schedule_of_faults_makes_it_lie() {
     if first.is_none() {
         // The schedules do hold what they are about.
         let seen = [total.gaps, total.lost, total.restarts, total.repeated, total.failed_replays];
-        assert!(seen.iter().all(|&seen| seen > SEEDS), "{total:?}");
+        assert!(seen.iter().all(|&seen| seen > SEEDS / 2), "{total:?}");
     }
 }

@@ -40,7 +40,9 @@ impl Follower<Message> for Mirror {
                     self.blocks.extend(stored.hashes);
                 }
                 Event::Stored(_) => {}
-                Event::Removed(removed) => self.blocks.retain(|block| !removed.hashes.contains(block)),
+                Event::Removed(removed) => {
+                    self.blocks.remove(&removed.hashes[0]);
+                }
                 Event::Cleared => {
                     self.blocks.clear();
                     self.believed = self.applied.len() - 1;
@@ -89,7 +91,7 @@ impl Mirror {
                 }
             }
         }
-        let held: BTreeSet<_> = engine.cache.keys().copied().collect();
+        let held: BTreeSet<_> = engine.cache.iter().map(|held| held.0).collect();
         let parents: BTreeMap<u64, Option<u64>> =
             engine.published.iter().fold(BTreeMap::new(), |mut parents, message| {
                 for change in &*message.changes {
