@@ -17,16 +17,22 @@ use crate::workload::Prompt;
 pub trait Design {
     /// A hash of a query, as it is kept ready for this index.
     type Query;
+    /// What it tells of one replica.
+    type Depth: Clone + Default;
     /// The query in its terms; made outside of what is timed.
     fn query(prompt: &Prompt) -> Self::Query;
+    /// Leading blocks that each replica holds; `depths` has a place for each and comes with what was there before.
+    fn lookup(&self, query: &Self::Query, depths: &mut Vec<Self::Depth>);
+    /// Brings the query's hashes into the cache, where the request's hashing would have just left them.
+    fn touch(query: &Self::Query) -> u64;
+}
+
+/// One that is told whole prompts.
+pub trait Told: Design {
     /// The replica now holds the whole prompt.
     fn store(&mut self, replica: u32, prompt: &Prompt);
     /// Everything stored is visible from here on.
-    fn settle(&mut self);
-    /// Leading blocks that each replica holds; `depths` has a place for each and comes with what was there before.
-    fn lookup(&self, query: &Self::Query, depths: &mut Vec<u32>);
-    /// Brings the query's hashes into the cache, where the request's hashing would have just left them.
-    fn touch(query: &Self::Query) -> u64;
+    fn settle(&mut self) {}
 }
 
 /// Ours.
@@ -45,18 +51,11 @@ impl Ours {
 
 impl Design for Ours {
     type Query = Vec<u64>;
+    type Depth = u32;
 
     fn query(prompt: &Prompt) -> Vec<u64> {
         prompt.chain.clone()
     }
-
-    fn store(&mut self, replica: u32, prompt: &Prompt) {
-        let placement = self.index.place(self.slots[replica as usize], &prompt.chain);
-        self.index.confirm(&placement, &prompt.chain);
-        self.index.finish(placement, &prompt.chain);
-    }
-
-    fn settle(&mut self) {}
 
     fn lookup(&self, query: &Vec<u64>, depths: &mut Vec<u32>) {
         self.index.lookup(query, depths);
@@ -64,6 +63,14 @@ impl Design for Ours {
 
     fn touch(query: &Vec<u64>) -> u64 {
         query.iter().fold(0, |sum, hash| sum ^ hash)
+    }
+}
+
+impl Told for Ours {
+    fn store(&mut self, replica: u32, prompt: &Prompt) {
+        let placement = self.index.place(self.slots[replica as usize], &prompt.chain);
+        self.index.confirm(&placement, &prompt.chain);
+        self.index.finish(placement, &prompt.chain);
     }
 }
 
@@ -90,20 +97,11 @@ impl Smg {
 
 impl Design for Smg {
     type Query = Vec<ContentHash>;
+    type Depth = u32;
 
     fn query(prompt: &Prompt) -> Vec<ContentHash> {
         prompt.contents.iter().map(|&content| ContentHash(content)).collect()
     }
-
-    fn store(&mut self, replica: u32, prompt: &Prompt) {
-        let (worker, map) = &mut self.replicas[replica as usize];
-        let blocks: Vec<StoredBlock> = std::iter::zip(&prompt.chain, &prompt.contents)
-            .map(|(&hash, &content)| StoredBlock { seq_hash: SequenceHash(hash), content_hash: ContentHash(content) })
-            .collect();
-        self.index.apply_stored(*worker, &blocks, None, map).expect("a chain from its start");
-    }
-
-    fn settle(&mut self) {}
 
     fn lookup(&self, query: &Vec<ContentHash>, depths: &mut Vec<u32>) {
         depths.fill(0);
@@ -112,6 +110,16 @@ impl Design for Smg {
 
     fn touch(query: &Vec<ContentHash>) -> u64 {
         query.iter().fold(0, |sum, hash| sum ^ hash.0)
+    }
+}
+
+impl Told for Smg {
+    fn store(&mut self, replica: u32, prompt: &Prompt) {
+        let (worker, map) = &mut self.replicas[replica as usize];
+        let blocks: Vec<StoredBlock> = std::iter::zip(&prompt.chain, &prompt.contents)
+            .map(|(&hash, &content)| StoredBlock { seq_hash: SequenceHash(hash), content_hash: ContentHash(content) })
+            .collect();
+        self.index.apply_stored(*worker, &blocks, None, map).expect("a chain from its start");
     }
 }
 
@@ -143,7 +151,20 @@ impl Dynamo {
     }
 }
 
+impl Smg {
+    /// What an event of a replica is applied to.
+    pub fn parts(&mut self, replica: u32) -> (&ChainIndex, u32, &mut ChainBlockMap) {
+        let (worker, map) = &mut self.replicas[replica as usize];
+        (&self.index, *worker, map)
+    }
+}
+
 impl Dynamo {
+    /// Sends an event to the tree.
+    pub fn tell(&self, event: RouterEvent) {
+        self.send(WorkerTask::Event(event));
+    }
+
     fn send(&self, task: WorkerTask) {
         self.events.as_ref().and_then(|events| events.send(task).ok()).expect("its thread runs");
     }
@@ -151,11 +172,25 @@ impl Dynamo {
 
 impl Design for Dynamo {
     type Query = Vec<LocalBlockHash>;
+    type Depth = u32;
 
     fn query(prompt: &Prompt) -> Vec<LocalBlockHash> {
         prompt.contents.iter().map(|&content| LocalBlockHash(content)).collect()
     }
 
+    fn lookup(&self, query: &Vec<LocalBlockHash>, depths: &mut Vec<u32>) {
+        depths.fill(0);
+        for (worker, depth) in self.tree.find_matches(query, false).scores {
+            depths[worker.worker_id as usize] = depth;
+        }
+    }
+
+    fn touch(query: &Vec<LocalBlockHash>) -> u64 {
+        query.iter().fold(0, |sum, hash| sum ^ hash.0)
+    }
+}
+
+impl Told for Dynamo {
     fn store(&mut self, replica: u32, prompt: &Prompt) {
         let blocks = std::iter::zip(&prompt.chain, &prompt.contents)
             .map(|(&hash, &content)| KvCacheStoredBlockData {
@@ -174,16 +209,5 @@ impl Design for Dynamo {
         let (sender, flushed) = tokio::sync::oneshot::channel();
         self.send(WorkerTask::Flush(sender));
         flushed.blocking_recv().expect("its thread runs");
-    }
-
-    fn lookup(&self, query: &Vec<LocalBlockHash>, depths: &mut Vec<u32>) {
-        depths.fill(0);
-        for (worker, depth) in self.tree.find_matches(query, false).scores {
-            depths[worker.worker_id as usize] = depth;
-        }
-    }
-
-    fn touch(query: &Vec<LocalBlockHash>) -> u64 {
-        query.iter().fold(0, |sum, hash| sum ^ hash.0)
     }
 }

@@ -15,6 +15,7 @@
 mod prefix;
 
 mod designs;
+mod events;
 mod workload;
 
 use std::hint::black_box;
@@ -25,7 +26,7 @@ use cap::Cap;
 use clap::Parser;
 use mimalloc::MiMalloc;
 
-use designs::{Design, Dynamo, Ours, Smg};
+use designs::{Design, Dynamo, Ours, Smg, Told};
 use workload::{Prompt, QUERIES, TURN, Workload};
 
 #[global_allocator]
@@ -51,6 +52,9 @@ struct Args {
     /// Rounds, each of 64 cold and 64 warm batches of each kind
     #[arg(long, default_value_t = 3)]
     rounds: usize,
+    /// Feed them with the engines' events instead
+    #[arg(long)]
+    events: bool,
 }
 
 fn main() -> ExitCode {
@@ -58,14 +62,14 @@ fn main() -> ExitCode {
     let mut met = true;
     println!("{} pairs; ns a lookup (depth of every replica), median; x: theirs / ours", args.pairs);
     for &replicas in &args.replicas {
-        met &= compare(&args, replicas);
+        met &= if args.events { events::compare(&args, replicas) } else { compare(&args, replicas) };
     }
     println!("\n{}", if met { "every target is met" } else { "A TARGET IS MISSED" });
     ExitCode::from(u8::from(!met))
 }
 
 /// Fills an index; and the bytes that took.
-fn fill<D: Design>(mut design: D, before: usize, workload: &Workload) -> (D, f64) {
+fn fill<D: Told>(mut design: D, before: usize, workload: &Workload) -> (D, f64) {
     for session in &workload.sessions {
         let prompt = workload.prompt(session);
         session.replicas.iter().for_each(|&replica| design.store(replica, &prompt));
@@ -174,12 +178,12 @@ impl<D: Design> Bench<D> {
     }
 
     fn cold(&mut self, design: &D, from: usize, replicas: u32, buffer: &mut [u8]) {
-        let mut depths = vec![0; replicas as usize];
+        let mut depths = vec![D::Depth::default(); replicas as usize];
         buffer.iter_mut().step_by(64).for_each(|byte| *byte = byte.wrapping_add(1));
         black_box(&buffer);
         let batch = &self.queries[from..from + BATCH];
         black_box(batch.iter().fold(0, |sum, query| sum ^ D::touch(query)));
-        black_box(&mut depths).fill(0);
+        black_box(&mut depths).fill(D::Depth::default());
         let begun = Instant::now();
         for query in batch {
             design.lookup(black_box(query), &mut depths);
@@ -190,7 +194,7 @@ impl<D: Design> Bench<D> {
 
     /// Once to warm up, then in batches.
     fn warm(&mut self, design: &D, replicas: u32) {
-        let mut depths = vec![0; replicas as usize];
+        let mut depths = vec![D::Depth::default(); replicas as usize];
         for timed in [false, true, true, true] {
             for batch in self.queries.chunks(BATCH) {
                 // The same batch three times over: its second and third find everything in the cache.

@@ -3,6 +3,8 @@
 //! Nothing is stored but lengths: a block's content is a hash of whose block it is and where it stands, so a chain is
 //! made again whenever it is needed. Block hashes are chained as `kv_index::chain_prefix_hash` does it, the form in
 //! which SMG's index keeps fewest bytes; the other two take any chain hash.
+use std::collections::{HashMap, HashSet};
+
 use fastrand::Rng;
 use kv_index::{ContentHash, SequenceHash, chain_prefix_hash};
 
@@ -53,6 +55,17 @@ pub struct Session {
     turns: u32,
     /// Who holds it.
     pub replicas: Vec<u32>,
+}
+
+/// A turn of a session at a replica that is full.
+#[derive(Debug)]
+pub struct Turn {
+    pub replica: u32,
+    /// The whole prompt, and how many of its blocks were there before.
+    pub prompt: Prompt,
+    pub from: usize,
+    /// The blocks that go, last one first.
+    pub removed: Vec<u64>,
 }
 
 /// Whose blocks: systems count from 0, sessions from here.
@@ -151,6 +164,47 @@ impl Workload {
         let new = (0..QUERIES).map(|at| fresh(self, true, at)).collect();
         let unknown = (0..QUERIES).map(|at| fresh(self, false, QUERIES + at)).collect();
         [("next turn, 8k tokens", short), ("next turn, 32k", long), ("new session", new), ("unknown", unknown)]
+    }
+
+    /// What each replica is told of, in order: the prompt, and how many of its blocks are there already.
+    pub fn told(&self) -> impl Iterator<Item = (u32, Prompt, usize)> {
+        let mut known = HashSet::new();
+        self.sessions.iter().flat_map(move |session| {
+            let prompt = self.prompt(session);
+            let system = self.systems[session.system] as usize;
+            let events = session.replicas.iter().map(|&replica| {
+                let from = if known.insert((session.system, replica)) { 0 } else { system };
+                (replica, prompt.clone(), from)
+            });
+            events.collect::<Vec<_>>()
+        })
+    }
+
+    /// So many turns of so many sessions, each pushing out as much as it brings: the ends of sessions that came early.
+    pub fn turns(&mut self, count: usize, active: usize) -> Vec<Turn> {
+        let mut sessions = self.active(active);
+        let early = &self.sessions[..self.sessions.len() / 2];
+        let mut victims: HashMap<u32, Vec<(&Session, usize)>> = HashMap::new();
+        for session in early {
+            let own = session.blocks as usize - self.systems[session.system] as usize;
+            session.replicas.iter().for_each(|&at| victims.entry(at).or_default().push((session, own)));
+        }
+        let mut turns = Vec::new();
+        for at in 0..count {
+            let session = at % sessions.len();
+            let session = &mut sessions[session];
+            let replica = session.replicas[0];
+            let Some(victims) = victims.get_mut(&replica) else { continue };
+            victims.retain(|(_, own)| *own >= TURN as usize);
+            let Some((victim, own)) = victims.first_mut() else { continue };
+            let chain = self.prompt(victim).chain;
+            let end = self.systems[victim.system] as usize + *own;
+            *own -= TURN as usize;
+            let removed = chain[end - TURN as usize..end].iter().rev().copied().collect();
+            let prompt = self.next_turn(session);
+            turns.push(Turn { replica, from: prompt.chain.len() - TURN as usize, prompt, removed });
+        }
+        turns
     }
 
     /// Short sessions that go on, each with one replica that holds it.
