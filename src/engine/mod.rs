@@ -1,7 +1,12 @@
-//! What engines say of themselves: so far, what their answers report of the tokens they used.
+//! What engines say of themselves: their load and their caches, and what their answers report of the tokens they used.
 //!
 //! Answers are watched beside the relay. Nothing here can change, delay or refuse one; what is not understood is unknown.
 mod document;
+mod exposition;
+pub mod info;
+pub mod orca;
+mod report;
 mod usage;
 
+pub use report::{EngineReport, MOST, RankReport};
 pub use usage::{Observer, Usage};
