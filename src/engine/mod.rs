@@ -3,10 +3,12 @@
 //! Answers are watched beside the relay. Nothing here can change, delay or refuse one; what is not understood is unknown.
 mod document;
 mod exposition;
+mod follow;
 pub mod info;
 pub mod orca;
 mod report;
 mod usage;
 
+pub use follow::follow;
 pub use report::{EngineReport, MOST, RankReport};
 pub use usage::{Observer, Usage};

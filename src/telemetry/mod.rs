@@ -2,6 +2,7 @@
 //!
 //! Label values come from configuration or fixed lists, never from a client. No prompt text is ever written.
 mod access_log;
+mod engine;
 mod families;
 mod log;
 mod metrics;
@@ -9,6 +10,7 @@ mod reference;
 mod tokens;
 
 pub use access_log::{AccessLog, Record};
+pub use engine::{EngineFamilies, EngineGauges};
 pub use families::{FAMILIES, Family, Kind};
 pub use log::{init as init_log, set_filter as set_log_filter};
 pub use metrics::{Metrics, ReplicaMetrics};

@@ -36,6 +36,7 @@ macro_rules! checks {
 mod breaker;
 mod discover;
 mod edge;
+mod engine_metrics;
 mod health;
 mod limits;
 mod listeners;
@@ -55,6 +56,7 @@ fn files() -> Vec<Checks> {
         breaker::CHECKS,
         discover::CHECKS,
         edge::CHECKS,
+        engine_metrics::CHECKS,
         health::CHECKS,
         limits::CHECKS,
         listeners::CHECKS,
