@@ -130,6 +130,19 @@ async fn replicas(State(proxy): State<Arc<Proxy>>) -> Json<Value> {
             let serves = |pool: &&Arc<crate::fleet::Pool>| pool.replica(replica.id()).is_some();
             let pools: Vec<&str> = fleet.pools().iter().filter(serves).map(|pool| &**pool.name()).collect();
             let health = replica.condition();
+            let now = proxy.clock().now();
+            let engine = replica.says().map(|(says, at)| {
+                json!({
+                    "name": says.engine.map(|engine| engine.as_str()),
+                    "running": says.running,
+                    "waiting": says.waiting,
+                    "cache_use": says.cache_use,
+                    "cache_tokens": says.cache_tokens,
+                    "age_ms": now.0.saturating_sub(at.0) / 1000,
+                    "saturated": replica.load().saturated(now),
+                    "asleep": health.asleep,
+                })
+            });
             json!({
                 "id": &**replica.id(),
                 "url": replica.url().to_string(),
@@ -153,6 +166,8 @@ async fn replicas(State(proxy): State<Arc<Proxy>>) -> Json<Value> {
                         _ => None,
                     },
                 },
+                "engine": engine,
+                "cache_tokens": replica.cache_tokens(),
                 "weight": replica.weight(),
                 "max_in_flight": replica.max_in_flight(),
                 "in_flight": replica.load().requests(),

@@ -49,7 +49,8 @@ with a list of those known.
   {"close_idle_after_ms": 500}                    close connections idle for so long; 0 takes it back
   {"reset_on_reuse": true, "count": 1}            reset a used connection upon its next request, unanswered
   {"health_status": 503}                          of /health; 0 takes it back
-  {"restart": true}                               the engine loses its cache and its requests
+  {"restart": true}                               the engine loses its cache and its requests, as a new process does
+  {"sleep": true}                                 its metrics (vLLM's) say that it sleeps
   {"die": true}                                   end the process at once
   {"clear": true}                                 no faults; applied before the other fields
 GET /__stats: requests, disconnects, inflight, connections, last_headers, last_path, last_body_hash (xxh3-64, hex),

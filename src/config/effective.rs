@@ -120,6 +120,7 @@ fn pool(pool: &Pool) -> Value {
     insert(&mut map, "health", pool.health.effective());
     insert(&mut map, "retry", pool.retry.effective());
     insert(&mut map, "queue", pool.queue.effective());
+    insert(&mut map, "engine_metrics", pool.engine_metrics.effective());
     super::prefix::effective(pool, &mut map);
     super::events::effective_pool(&pool.kv_events, &mut map);
     insert(&mut map, "shadow", pool.shadow.as_ref().map_or(json!("none"), policy));

@@ -1,5 +1,6 @@
 //! Where engines publish what they keep: `kv_events` of pools and replicas.
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::uri::Authority;
@@ -77,6 +78,23 @@ impl TcpEndpoint {
             Some(port) if port > 0 => Ok(Self { host: bare.to_ascii_lowercase().into(), port }),
             _ => Err("names no port".into()),
         }
+    }
+}
+
+impl TcpEndpoint {
+    /// Where to connect to for what an engine says that it binds: a wildcard is `host`, the engine's own.
+    pub fn of_bound(bound: &str, host: &str) -> Option<Self> {
+        let (bound_host, port) = bound.strip_prefix("tcp://")?.rsplit_once(':')?;
+        let port = port.parse().ok().filter(|port| *port > 0)?;
+        let bare = bound_host.trim_start_matches('[').trim_end_matches(']');
+        let address = bare.parse::<IpAddr>().ok().map(|address| address.to_canonical());
+        let host = match address {
+            _ if bare == "*" => host.to_owned(),
+            Some(address) if address.is_unspecified() => host.to_owned(),
+            Some(address) => address.to_string(),
+            None => bare.to_ascii_lowercase(),
+        };
+        Some(Self { host: host.into(), port })
     }
 }
 
@@ -215,6 +233,18 @@ mod tests {
             let error = shown(text).unwrap_err();
             assert!(error.contains(part), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn what_an_engine_binds_is_found_at_its_host() {
+        let at = |bound: &str| TcpEndpoint::of_bound(bound, "engine").map(|endpoint| endpoint.to_string());
+        for bound in ["tcp://*:5557", "tcp://0.0.0.0:5557", "tcp://[::]:5557"] {
+            assert_eq!(at(bound).as_deref(), Some("tcp://engine:5557"), "{bound}");
+        }
+        assert_eq!(at("tcp://[::ffff:127.0.0.1]:5557").as_deref(), Some("tcp://127.0.0.1:5557"));
+        assert_eq!(at("tcp://[fd00::1]:5557").as_deref(), Some("tcp://[fd00::1]:5557"));
+        assert_eq!(at("tcp://other:5557").as_deref(), Some("tcp://other:5557"));
+        assert_eq!([at("ipc:///tmp/a"), at("tcp://*"), at("tcp://*:0")], [None, None, None]);
     }
 
     #[test]

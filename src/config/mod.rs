@@ -8,6 +8,7 @@ mod args;
 mod built_in;
 mod check;
 mod effective;
+mod engine;
 mod error;
 mod events;
 mod interpolate;

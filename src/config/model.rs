@@ -13,6 +13,7 @@ use ipnet::IpNet;
 
 use super::tls::{ListenTls, PoolTls, ReplicaTls};
 
+pub use super::engine::{CACHE_TOKENS, Engine, EngineMetrics};
 pub use super::events::{EventSource, KvEvents, PoolEvents, TcpEndpoint};
 pub use super::prefix::{CacheAware, LeastCost, LoadUnit, Prefill, Stay};
 pub use super::resilience::{Breaker, Health, Queue, Retry, RetryOn};
@@ -122,8 +123,11 @@ pub struct Pool {
     pub queue: Queue,
     /// A policy that decides beside `policy`, metered and never acting.
     pub shadow: Option<Policy>,
-    /// What of KV cache a replica can keep, in tokens, where the replica does not say. Default 500,000.
-    pub cache_tokens: u64,
+    /// What of KV cache a replica can keep, in tokens, where the replica has no figure of its own; `None` = as its engine
+    /// says, or [`CACHE_TOKENS`].
+    pub cache_tokens: Option<u64>,
+    /// What is asked of engines beside requests.
+    pub engine_metrics: EngineMetrics,
     /// Bytes of the prefix index. Default 24 MiB.
     pub index_bytes: usize,
     /// Bytes of the tokenizer's boundary cache. Default 32 MiB.
@@ -174,19 +178,6 @@ pub enum Models {
         /// Other names clients may use.
         aliases: Vec<Arc<str>>,
     },
-}
-
-/// The dialects of engines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Engine {
-    /// vLLM.
-    Vllm,
-    /// SGLang.
-    Sglang,
-    /// llama.cpp's server.
-    Llamacpp,
-    /// Anything else that speaks OpenAI's API.
-    Openai,
 }
 
 /// How a replica is chosen.

@@ -128,8 +128,8 @@ pub(super) fn least_cost(policy: &Item) -> LeastCost {
     LeastCost { request_cost: or(Some(policy), "request_cost", d.request_cost) }
 }
 
-pub(super) fn cache_tokens(pool: &Item) -> u64 {
-    or(Some(pool), "cache_tokens", 500_000)
+pub(super) fn cache_tokens(pool: &Item) -> Option<u64> {
+    or(Some(pool), "cache_tokens", None)
 }
 
 pub(super) fn index_bytes(pool: &Item) -> usize {
@@ -186,6 +186,6 @@ pub(super) fn effective(pool: &Pool, map: &mut Map<String, Value>) {
     let tokens = json!({ "cache": show_size(pool.tokens_bytes as u64), "budget": show_duration(pool.tokens_budget) });
     map.insert("tokens".into(), tokens);
     map.insert("index".into(), json!({ "size": show_size(pool.index_bytes as u64) }));
-    map.insert("cache_tokens".into(), pool.cache_tokens.into());
+    map.insert("cache_tokens".into(), pool.cache_tokens.map_or("detect".into(), Value::from));
     map.insert("prefill".into(), prefill);
 }

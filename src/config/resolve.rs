@@ -16,6 +16,7 @@ use rustls::pki_types::ServerName;
 pub(super) use discover::replica_list;
 
 use super::check::Item;
+use super::engine::engine_metrics;
 use super::error::{Error, Errors, Place};
 use super::events;
 use super::listeners;
@@ -187,7 +188,7 @@ struct Across<'a> {
     paths: HashMap<Arc<str>, (String, Place)>,
     replicas: Vec<(Replica, String, Place)>,
     /// What a replica is taken to keep, itself or by its pool.
-    capacities: HashMap<Arc<str>, (u64, String, Place)>,
+    capacities: HashMap<Arc<str>, (Option<u64>, String, Place)>,
     /// How a replica is probed: it is probed once, whichever pools it stands in.
     probes: HashMap<Arc<str>, (Health, String, Place)>,
 }
@@ -264,6 +265,7 @@ impl<'a> Across<'a> {
             queue: resilience::queue(item),
             shadow: shadow?,
             cache_tokens,
+            engine_metrics: engine_metrics(item),
             index_bytes: prefix::index_bytes(item),
             tokens_bytes: prefix::tokens_bytes(item),
             tokens_budget: prefix::tokens_budget(item),

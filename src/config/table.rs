@@ -92,6 +92,7 @@ pub(super) const POLICIES: &[&str] = &[
 ];
 const RATIO: Kind = Kind::Scalar(Scalar::Ratio(1.0, 1000.0));
 const RATIO_DEFAULT: super::keys::Default = Words("`1.25`; `2` with `cache_aware`");
+const ENGINE_METRICS_DEFAULT: super::keys::Default = Words("`1s`; `off` with `engine: openai`");
 const GAP_DEFAULT: super::keys::Default = Words("`8`; `16` with `load: placements`");
 
 #[rustfmt::skip]
@@ -313,8 +314,14 @@ pub(super) static TABLE: &[Key] = &[
         "Which replica holds which prefix: kept for `cache_aware` and `least_cost`, and for a `shadow` once more."),
     key("pools[].index.size", size(MIB, 64 * GIB), Value("24MiB"), LIVE, "256MiB",
         "Memory for it; prefixes unused for the longest time are forgotten first. A block of 16 tokens takes under 10 bytes for each replica that holds it."),
-    key("pools[].cache_tokens", CACHE_TOKENS, Value("500000"), LIVE, "300_000",
-        "Tokens of KV cache that each replica can keep, where the replica has no `cache_tokens` of its own: what is over it is taken to be evicted, the least recently used first."),
+    key("pools[].cache_tokens", CACHE_TOKENS, Value("detect"), LIVE, "300_000",
+        "Tokens of KV cache that each replica can keep, where the replica has no `cache_tokens` of its own: what is over it is taken to be evicted, the least recently used first. `detect`: what the engine says (`engine_metrics`), and 500,000 where it does not.").or("detect"),
+    key("pools[].engine_metrics", Kind::MapOr("interval"), Words("its keys' defaults"), LIVE, "5s",
+        "What is asked of engines beside requests: their load, the size of their cache, whether they are a new process or asleep. `/metrics` of vLLM, SGLang and llama.cpp, or SGLang's `/v1/loads`; nothing comes of it where there is neither. Of a replica in several pools the first one's holds."),
+    key("pools[].engine_metrics.interval", time(100, HOUR), ENGINE_METRICS_DEFAULT, LIVE, "5s",
+        "Time between two looks, jittered by a tenth. What is older than three of them counts for nothing.").or("off"),
+    key("pools[].engine_metrics.max_waiting", count(1, 1_000_000), Value("16"), LIVE, "64",
+        "A replica in which so many requests wait, as it says itself, is not chosen while another can be; nor is one in which any wait while its KV cache is 95% in use.").or("none"),
     key("pools[].prefill", MAP, Value("learned"), LIVE, "{ overhead: 5ms, per_token: 33.1us, per_pair: 0.596ns }",
         "How long a prefill of n tokens lasts of which m are cached, for `least_cost` and `load: queued_seconds`: overhead + per_token × (n − m) + per_pair × (n² − m²). `learned`: from the first tokens of requests that met no queue. The example is Qwen3-8B on an H100.").or("learned"),
     key("pools[].prefill.overhead", seconds(60.0), Value("0s"), LIVE, "5ms",

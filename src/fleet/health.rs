@@ -37,6 +37,8 @@ pub(super) struct Judgement {
     breaker: Breaker,
     warming_since: Option<Instant>,
     fault: Option<Box<str>>,
+    /// The engine says that it sleeps.
+    asleep: bool,
     /// A connection was refused since the last that was not: the process is gone, and its cache with it.
     gone: bool,
 }
@@ -54,6 +56,8 @@ pub struct Condition {
     pub failures: u32,
     /// The last failure, if nothing has succeeded since.
     pub fault: Option<Box<str>>,
+    /// Whether the engine says that it sleeps.
+    pub asleep: bool,
     /// What requests say.
     pub breaker: BreakerState,
 }
@@ -69,6 +73,7 @@ impl Judgement {
             breaker: Breaker::new(breaker),
             warming_since: joins.then(Instant::now),
             fault: None,
+            asleep: false,
             gone: false,
         }
     }
@@ -84,7 +89,7 @@ impl Judgement {
     }
 
     fn state(&self) -> State {
-        if !self.up || self.breaker.ejected_since().is_some() {
+        if !self.up || self.asleep || self.breaker.ejected_since().is_some() {
             State::Down
         } else if self.warming_since.is_some() {
             State::Warming
@@ -94,6 +99,10 @@ impl Judgement {
     }
 
     fn down(&self) -> Down {
+        if self.asleep {
+            // Nobody wakes it by asking.
+            return Down::Unreachable;
+        }
         match (self.up, self.reachable, self.breaker.ejected_since()) {
             (true, _, Some(since)) => Down::Ejected(since),
             (false, false, _) => Down::Unreachable,
@@ -154,6 +163,7 @@ impl Replica {
         judgement.reachable = matches!(fault, Fault::Sick(_));
         if matches!(fault, Fault::Refused(_)) && !std::mem::replace(&mut judgement.gone, true) {
             self.lose_cache();
+            self.heard.lock().forget_process();
         }
         judgement.fault = Some(fault.cause().into());
         let enough = judgement.failures >= self.health().unhealthy_after || !self.confirmed.load(Ordering::Acquire);
@@ -205,6 +215,16 @@ impl Replica {
         }
     }
 
+    /// The engine says that it sleeps, or that it is awake.
+    pub(super) fn set_asleep(&self, asleep: bool) {
+        let mut judgement = self.judgement.lock();
+        if std::mem::replace(&mut judgement.asleep, asleep) != asleep {
+            judgement.warming_since = (!asleep).then(Instant::now);
+            tracing::info!(replica = %self.id(), asleep, "the engine fell asleep, or woke up");
+            self.publish(&judgement);
+        }
+    }
+
     /// What is known of its health.
     pub fn condition(&self) -> Condition {
         let judgement = self.judgement.lock();
@@ -214,6 +234,7 @@ impl Replica {
             successes: judgement.successes,
             failures: judgement.failures,
             fault: judgement.fault.clone(),
+            asleep: judgement.asleep,
             breaker: judgement.breaker.state(Instant::now()),
         }
     }

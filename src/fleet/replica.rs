@@ -4,7 +4,7 @@
 //! is another `Replica`. Its state has two writers, health and the operator's drain; both go through one lock, and
 //! [`Status`] shows what comes of them.
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use http::HeaderValue;
@@ -16,8 +16,9 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::connections::Connections;
 use super::health::Judgement;
+use super::heard::Heard;
 use super::place::Queues;
-use crate::config::{self, Health, KvEvents, Rank, ReplicaUrl, Timeouts};
+use crate::config::{self, CACHE_TOKENS, EngineMetrics, Health, KvEvents, Rank, ReplicaUrl, Timeouts};
 use crate::routing::{Load, Member, State, Status};
 use crate::telemetry::{Metrics, ReplicaMetrics};
 
@@ -40,6 +41,12 @@ pub struct Replica {
     connections: Connections,
     metrics: ReplicaMetrics,
     prober: Mutex<Option<AbortHandle>>,
+    follower: Mutex<Option<AbortHandle>>,
+    pub(super) heard: Mutex<Heard>,
+    /// Tokens of cache that the engine says it has; 0: it does not say.
+    pub(super) engine_cache: AtomicU64,
+    /// Wakes the one that asks the engine, when how it does has changed.
+    ask_anew: Notify,
     pub(super) judgement: Mutex<Judgement>,
     pub(super) queues: Queues,
     /// Wakes the prober before its time.
@@ -53,9 +60,11 @@ struct Settings {
     authorization: Option<HeaderValue>,
     weight: u32,
     max_in_flight: Option<u32>,
-    cache_tokens: u64,
+    /// As the operator has it.
+    cache_tokens: Option<u64>,
     kv_events: KvEvents,
     health: Health,
+    engine_metrics: EngineMetrics,
 }
 
 impl Settings {
@@ -69,9 +78,10 @@ impl Settings {
             authorization,
             weight: replica.weight,
             max_in_flight: replica.max_in_flight,
-            cache_tokens: replica.cache_tokens.unwrap_or(pool.cache_tokens),
+            cache_tokens: replica.cache_tokens.or(pool.cache_tokens),
             kv_events: replica.kv_events.clone(),
             health: pool.health.clone(),
+            engine_metrics: pool.engine_metrics,
         }
     }
 }
@@ -134,6 +144,10 @@ impl Replica {
             ),
             metrics: metrics.replica(&replica.id),
             prober: Mutex::default(),
+            follower: Mutex::default(),
+            heard: Mutex::default(),
+            engine_cache: AtomicU64::new(0),
+            ask_anew: Notify::new(),
             judgement: Mutex::new(Judgement::new(breaker, joined)),
             queues: Queues::default(),
             probe_now: Notify::new(),
@@ -154,6 +168,9 @@ impl Replica {
         let before = self.settings.load_full();
         if *before != settings {
             let health_changed = before.health != settings.health;
+            if before.engine_metrics != settings.engine_metrics {
+                self.ask_anew.notify_one();
+            }
             self.settings.store(Arc::new(settings));
             if health_changed {
                 self.judgement.lock().set_breaker(self.health().breaker);
@@ -170,11 +187,15 @@ impl Replica {
         }
     }
 
-    /// Probes it no more.
+    /// Has its engine asked for what it says of itself, by a task that `start` starts, unless that is done already.
+    pub fn follow_engine(&self, start: impl FnOnce() -> AbortHandle) {
+        self.follower.lock().get_or_insert_with(start);
+    }
+
+    /// Probes it no more, and asks its engine nothing.
     pub fn stop_probes(&self) {
-        if let Some(prober) = self.prober.lock().take() {
-            prober.abort();
-        }
+        let tasks = [self.prober.lock().take(), self.follower.lock().take()];
+        tasks.into_iter().flatten().for_each(|task| task.abort());
     }
 
     /// It has left the fleet: open requests end, and nothing is kept for others.
@@ -216,6 +237,16 @@ impl Replica {
     /// The active probe's settings.
     pub fn health(&self) -> Health {
         self.settings.load().health.clone()
+    }
+
+    /// How its engine is asked for what it says of itself.
+    pub fn engine_metrics(&self) -> EngineMetrics {
+        self.settings.load().engine_metrics
+    }
+
+    /// Waits until that is another.
+    pub async fn engine_metrics_changed(&self) {
+        self.ask_anew.notified().await;
     }
 
     /// What is open on it.
@@ -285,6 +316,12 @@ impl Replica {
         self.outdate_pools();
     }
 
+    /// Tokens of KV cache that it is taken to keep: as the operator has it, else as the engine says.
+    pub fn cache_tokens(&self) -> u64 {
+        let said = Some(self.engine_cache.load(Ordering::Acquire)).filter(|&tokens| tokens > 0);
+        self.settings.load().cache_tokens.or(said).unwrap_or(CACHE_TOKENS)
+    }
+
     /// Whether a probe has been answered and none has failed it since.
     pub fn confirmed(&self) -> bool {
         // Not its state: a breaker that is open leaves it out, yet it is there.
@@ -307,7 +344,7 @@ impl Replica {
             id: self.id.clone(),
             weight: self.weight(),
             max_in_flight: self.max_in_flight(),
-            cache_tokens: self.settings.load().cache_tokens,
+            cache_tokens: self.cache_tokens(),
             // Lives are told apart first.
             incarnation: self.life << 32 | u64::from(self.restarts()),
             load: self.load.clone(),

@@ -159,7 +159,8 @@ fn candidates(pool: &Pool, scores: &[Score], chosen: Option<&str>) -> Vec<Candid
             chosen: chosen == Some(&**replica.id()),
             note: match state {
                 "down" | "draining" => Some(state),
-                _ => full.then_some("full"),
+                _ if full => Some("full"),
+                _ => score.filter(|score| score.saturated && !score.candidate).map(|_| "saturated"),
             },
         }
     };

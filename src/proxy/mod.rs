@@ -39,8 +39,8 @@ use arc_swap::ArcSwap;
 use tokio::sync::{Semaphore, watch};
 
 use crate::config::{Config, LogFormat};
-use crate::fleet::{Clock, Encoders, Fleet};
-use crate::telemetry::{AccessLog, Metrics};
+use crate::fleet::{Clock, Encoders, Fleet, Replica};
+use crate::telemetry::{AccessLog, EngineGauges, Metrics};
 
 pub use explain::{Candidate, Decision, Explained};
 pub use inherit::Inherited;
@@ -151,6 +151,7 @@ impl Proxy {
             self.metrics.set_breaker(replica.id(), replica.condition().breaker.as_str());
             self.metrics.set_replica(replica.id(), load.requests(), load.sequences(), state, idle);
             self.metrics.set_queued_seconds(replica.id(), load.queued_seconds(self.clock.now()));
+            self.metrics.engine.set(replica.id(), &self.says(replica));
         }
         for pool in fleet.pools() {
             self.metrics.set_bindings(pool.name(), pool.bindings());
@@ -170,6 +171,18 @@ impl Proxy {
         }
         self.metrics.set_stored(self.stored.len());
         self.metrics.render()
+    }
+
+    /// What a replica's engine last said of itself.
+    fn says(&self, replica: &Replica) -> EngineGauges {
+        let Some((says, at)) = replica.says() else { return EngineGauges::default() };
+        EngineGauges {
+            running: says.running,
+            waiting: says.waiting,
+            cache_use: says.cache_use,
+            cache_tokens: says.cache_tokens,
+            age: Some(self.clock.now().0.saturating_sub(at.0) as f64 / 1e6),
+        }
     }
 
     /// Whether it takes requests: some replica has answered a probe, and it isn't shutting down.

@@ -13,7 +13,7 @@ use tokio::task::AbortHandle;
 
 use super::{Proxy, Snapshot};
 use crate::config::{self, Config, Discover, Errors};
-use crate::engine::events::Listeners;
+use crate::engine::{self, events::Listeners};
 use crate::fleet::{Encoders, Fleet, Found, Leaving, discovery};
 use crate::telemetry;
 
@@ -171,6 +171,7 @@ impl Proxy {
         let new = Arc::new(Snapshot { config, fleet });
         if let Some(runtime) = self.changes.runtime.get() {
             new.fleet.start_probes(runtime);
+            self.follow_engines(&new.fleet, runtime);
             self.watch(desired, runtime);
         }
         self.snapshot.store(new.clone());
@@ -217,7 +218,9 @@ impl Proxy {
     pub(super) fn start_background(self: &Arc<Self>) -> Option<AbortHandle> {
         let runtime = self.changes.runtime.get_or_init(Handle::current);
         let mut desired = self.changes.desired.lock();
-        self.snapshot().fleet.start_probes(runtime);
+        let snapshot = self.snapshot();
+        snapshot.fleet.start_probes(runtime);
+        self.follow_engines(&snapshot.fleet, runtime);
         self.watch(&mut desired, runtime);
         self.listen(&mut desired, &self.snapshot().fleet);
         let weak = Arc::downgrade(self);
@@ -234,6 +237,13 @@ impl Proxy {
             }
         };
         Some(runtime.spawn(follow).abort_handle())
+    }
+
+    /// Has each replica's engine asked for what it says of itself.
+    fn follow_engines(&self, fleet: &Fleet, runtime: &Handle) {
+        for replica in fleet.replicas() {
+            replica.follow_engine(|| runtime.spawn(engine::follow(replica.clone(), self.clock)).abort_handle());
+        }
     }
 
     /// Ends probes, discovery, and listening.

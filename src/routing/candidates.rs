@@ -34,6 +34,13 @@ pub(super) struct Row {
     pub depth: u32,
 }
 
+impl Row {
+    /// The same as one that is kept out.
+    pub fn full(self) -> Full {
+        Full { member: self.member, id_hash: self.id_hash, weight: self.weight, depth: self.depth }
+    }
+}
+
 /// A member that would be a candidate if it were not at its `max_in_flight`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Full {

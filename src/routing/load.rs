@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use super::Tick;
 use super::queue::Queue;
+use super::reported::{QueueReport, Reported};
 
 /// What is open on one replica.
 #[derive(Debug, Default)]
@@ -16,6 +17,8 @@ pub struct Load {
     sequences: AtomicU64,
     /// Prefills that are expected to wait there; a request's share is its [`super::Expectation`]'s.
     pub(super) queue: Queue,
+    /// What the engine says of its own queue.
+    reported: Reported,
 }
 
 impl Load {
@@ -33,6 +36,16 @@ impl Load {
     /// time they were expected to take. Never negative, and zero for an idle replica.
     pub fn queued_seconds(&self, now: Tick) -> f64 {
         self.queue.seconds(now)
+    }
+
+    /// The engine has said how much waits in it; `None`: nothing is known of that any more. It changes no count.
+    pub fn report(&self, report: Option<QueueReport>) {
+        self.reported.set(report, self.requests());
+    }
+
+    /// Whether the engine has said, not long ago, that it has more to do than it can begin.
+    pub fn saturated(&self, now: Tick) -> bool {
+        self.reported.saturated(self.requests(), now)
     }
 
     /// Books one request, unless `limit` are open already.

@@ -14,6 +14,7 @@ mod prefill;
 mod prefixes;
 mod queue;
 mod rendezvous;
+mod reported;
 mod router;
 #[cfg(test)]
 mod tests;
@@ -26,6 +27,7 @@ use crate::prefix;
 
 pub use followed::{CacheEvent, Following, Taken};
 pub use load::{Load, Reservation, State, Status};
+pub use reported::QueueReport;
 pub use router::Router;
 pub use trust::{Reported, TOLERANCE};
 
@@ -290,6 +292,8 @@ pub struct Score {
     pub replica: Arc<str>,
     /// Whether it could be chosen: it is ready or warming, not full, and was not tried before.
     pub candidate: bool,
+    /// Whether its engine says that too many wait there: it is left out while another can be chosen.
+    pub saturated: bool,
     /// Its state, for this request.
     pub state: State,
     /// Its weight as configured.

@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::Xxh3DefaultBuilder;
 
 use super::bindings::{Binding, Bindings};
 use super::busy::Busy;
-use super::candidates::{Candidates, FULL_SHARE, Full, Home, Remembered, Row};
+use super::candidates::{Candidates, FULL_SHARE, Home, Remembered, Row};
 use super::placements::Placements;
 use super::policy::{Aids, Choice, Policy, RoundRobin, Standing};
 use super::prefixes::{Look, Prefixes, tokens};
@@ -44,6 +44,8 @@ pub struct Router {
     rng: fastrand::Rng,
     /// The last decision's table, kept for its memory.
     table: Candidates,
+    /// Those of it that are saturated, while it is filled.
+    saturated: Vec<Row>,
     /// What is known of prompts.
     prefixes: Prefixes,
     /// What was found of the present request's.
@@ -94,6 +96,7 @@ impl Router {
             cursor: 0,
             rng: fastrand::Rng::with_seed(seed),
             table: Candidates::default(),
+            saturated: Vec::new(),
             prefixes: Prefixes::new(settings),
             look: Look::default(),
             busy: Busy::default(),
@@ -391,7 +394,8 @@ impl Router {
         }
     }
 
-    /// Fills the table with the members that may take a request which belongs to none.
+    /// Fills the table with the members that may take a request which belongs to none. One whose engine is saturated is full,
+    /// unless all are.
     pub(super) fn fill_table(&mut self, request: &Request<'_>, home: Option<Home>, call: Call) {
         let unit = self.policy.load_unit(request);
         let costs = matches!(self.policy, Policy::LeastCost(_)) && !request.load_only;
@@ -409,11 +413,7 @@ impl Router {
             let depth = self.prefixes.depth(at, self.look);
             let queued = if unit == LoadUnit::QueuedSeconds { request.queued_on(member, call.now) } else { 0.0 };
             (ready, busy) = (ready + 1, busy + u32::from(queued > 0.0));
-            if member.max_in_flight.is_some_and(|max| open >= max) {
-                self.table.push_full(Full { member: at as u32, id_hash: entry.id_hash, weight, depth });
-                continue;
-            }
-            self.table.push(Row {
+            let row = Row {
                 member: at as u32,
                 id_hash: entry.id_hash,
                 weight,
@@ -424,7 +424,18 @@ impl Router {
                 work: self.placements.work(at),
                 queued,
                 depth,
-            });
+            };
+            if member.max_in_flight.is_some_and(|max| open >= max) {
+                self.table.push_full(row.full());
+            } else if member.load.saturated(call.now) {
+                self.saturated.push(row);
+            } else {
+                self.table.push(row);
+            }
+        }
+        let others = self.table.len() > 0;
+        for row in self.saturated.drain(..) {
+            if others { self.table.push_full(row.full()) } else { self.table.push(row) }
         }
         // Full ones, too: they are the busiest.
         if costs && ready > 0 {

@@ -116,6 +116,18 @@ families! {
     BOUNDARY_ENTRIES = "warmroute_boundary_cache_entries" Gauge ["pool"] "Entries of the tokenizer's boundary cache.";
     BOUNDARY_LOOKUPS = "warmroute_boundary_cache_lookups_total" Counter ["pool", "result"]
         "Prompts of which the boundary cache knew at least a head (`hit`), or nothing (`miss`).";
+    ENGINE_SCRAPES = "warmroute_engine_scrapes_total" Counter ["replica", "result"]
+        "Questions to the engine for what it says of itself: `ok`; `absent`, it answers and has nothing to say; `failed`.";
+    ENGINE_RUNNING = "warmroute_engine_running_requests" Gauge ["replica"]
+        "Requests that the engine computes, as it last said; no series where it does not say, here and in the four below.";
+    ENGINE_WAITING = "warmroute_engine_waiting_requests" Gauge ["replica"]
+        "Requests that wait in the engine, as it last said.";
+    ENGINE_CACHE_USE = "warmroute_engine_cache_usage_ratio" Gauge ["replica"]
+        "The share of its KV cache that requests use, as the engine last said.";
+    ENGINE_CACHE = "warmroute_engine_cache_tokens" Gauge ["replica"]
+        "Tokens that its KV cache holds, as the engine last said.";
+    ENGINE_AGE = "warmroute_engine_report_age_seconds" Gauge ["replica"]
+        "Time since the engine last said anything of itself; older than three times `engine_metrics.interval` it counts for nothing.";
     QUEUED_SECONDS = "warmroute_replica_queued_seconds" Gauge ["replica"]
         "Seconds of prefill that wait on the replica, as far as one can tell from outside.";
     SESSION_KEYS = "warmroute_session_keys_total" Counter ["pool", "source"]

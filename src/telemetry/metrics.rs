@@ -12,6 +12,7 @@ use prometheus::{
     Opts, Registry, TextEncoder,
 };
 
+use super::engine::EngineFamilies;
 use super::families::*;
 use super::kv_events::{KvEventFamilies, KvEventMetrics};
 use super::tokens::{TokenFamilies, TokenMetrics};
@@ -137,6 +138,9 @@ pub struct Metrics {
     boundary_bytes: IntGaugeVec,
     boundary_entries: IntGaugeVec,
     boundary_lookups: IntCounterVec,
+    engine_scrapes: IntCounterVec,
+    /// What engines say of themselves: replica.
+    pub engine: EngineFamilies,
     queued_seconds: GaugeVec,
     /// Session keys: pool, source.
     pub session_keys: IntCounterVec,
@@ -238,6 +242,14 @@ impl Metrics {
             boundary_bytes: build!(r, IntGaugeVec, BOUNDARY_BYTES),
             boundary_entries: build!(r, IntGaugeVec, BOUNDARY_ENTRIES),
             boundary_lookups: build!(r, IntCounterVec, BOUNDARY_LOOKUPS),
+            engine_scrapes: build!(r, IntCounterVec, ENGINE_SCRAPES),
+            engine: EngineFamilies {
+                running: build!(r, GaugeVec, ENGINE_RUNNING),
+                waiting: build!(r, GaugeVec, ENGINE_WAITING),
+                cache_use: build!(r, GaugeVec, ENGINE_CACHE_USE),
+                cache_tokens: build!(r, GaugeVec, ENGINE_CACHE),
+                age: build!(r, GaugeVec, ENGINE_AGE),
+            },
             queued_seconds: build!(r, GaugeVec, QUEUED_SECONDS),
             session_keys: build!(r, IntCounterVec, SESSION_KEYS),
             bindings: build!(r, IntGaugeVec, BINDINGS),
@@ -292,6 +304,9 @@ impl Metrics {
             probe_ok: self.probes.with_label_values(&[replica, "ok"]),
             probe_failed: self.probes.with_label_values(&[replica, "failed"]),
             connect_failures: self.connect_failures.with_label_values(&[replica]),
+            scrape_ok: self.engine_scrapes.with_label_values(&[replica, "ok"]),
+            scrape_absent: self.engine_scrapes.with_label_values(&[replica, "absent"]),
+            scrape_failed: self.engine_scrapes.with_label_values(&[replica, "failed"]),
             breaker_opened: self.breaker_opened.with_label_values(&[replica]),
         }
     }
@@ -438,6 +453,12 @@ pub struct ReplicaMetrics {
     pub probe_failed: IntCounter,
     /// Connections that could not be opened.
     pub connect_failures: IntCounter,
+    /// Questions that its engine answered with what it says of itself.
+    pub scrape_ok: IntCounter,
+    /// Those to which it had nothing to say.
+    pub scrape_absent: IntCounter,
+    /// Those that came to nothing.
+    pub scrape_failed: IntCounter,
     /// Times its breaker opened.
     pub breaker_opened: IntCounter,
 }

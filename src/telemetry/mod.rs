@@ -2,6 +2,7 @@
 //!
 //! Label values come from configuration or fixed lists, never from a client. No prompt text is ever written.
 mod access_log;
+mod engine;
 mod families;
 mod kv_events;
 mod log;
@@ -10,6 +11,7 @@ mod reference;
 mod tokens;
 
 pub use access_log::{AccessLog, Record};
+pub use engine::{EngineFamilies, EngineGauges};
 pub use families::{FAMILIES, Family, Kind};
 pub use kv_events::KvEventMetrics;
 pub use log::{init as init_log, set_filter as set_log_filter};

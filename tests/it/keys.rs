@@ -36,6 +36,7 @@ macro_rules! checks {
 mod breaker;
 mod discover;
 mod edge;
+mod engine_metrics;
 mod health;
 mod kv_events;
 mod limits;
@@ -56,6 +57,7 @@ fn files() -> Vec<Checks> {
         breaker::CHECKS,
         discover::CHECKS,
         edge::CHECKS,
+        engine_metrics::CHECKS,
         health::CHECKS,
         kv_events::CHECKS,
         limits::CHECKS,

@@ -12,6 +12,7 @@ mod client_leaves;
 mod discovery;
 mod drain;
 mod encoding;
+mod engine_load;
 mod errors;
 mod headers;
 mod http2;

@@ -69,10 +69,11 @@ impl Across<'_> {
     }
 
     /// A replica of several pools has one KV cache.
-    pub(super) fn one_capacity(&mut self, item: &Item, replica: &Replica, pool: u64) {
-        let here = replica.cache_tokens.unwrap_or(pool);
+    pub(super) fn one_capacity(&mut self, item: &Item, replica: &Replica, pool: Option<u64>) {
+        let here = replica.cache_tokens.or(pool);
         match self.capacities.get(&replica.id) {
             Some((there, path, place)) if *there != here => {
+                let there = there.map_or("detect".to_owned(), |tokens| tokens.to_string());
                 let problem = format!("this replica is also {path} ({place}), where its `cache_tokens` are {there}");
                 let remedy = "a replica has one cache: write the same `cache_tokens` for it in all its pools";
                 let at = item.get("cache_tokens").unwrap_or(item);

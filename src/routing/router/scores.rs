@@ -33,6 +33,7 @@ impl Router {
             Score {
                 replica: member.id.clone(),
                 candidate: row.is_some(),
+                saturated: member.load.saturated(call.now),
                 state: request.state_of(member),
                 weight,
                 load: row.map_or(f64::from(in_flight) / f64::from(weight), |row| self.table.load(row)),

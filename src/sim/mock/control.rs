@@ -5,7 +5,8 @@
 //! stream's tokens · `cut_after_bytes` (with `count`): break the connection after so many body bytes · `hang`: take
 //! requests, never answer · `close_idle_after_ms`: close connections idle for so long · `reset_on_reuse` (with
 //! `count`): reset a used connection upon its next request · `die`: end the process · `health_status`: of `/health` ·
-//! `restart`: the engine loses cache and requests · `clear`: no faults, applied before the other fields. 0 or false
+//! `restart`: the engine loses cache and requests, and
+//! its process is a new one · `sleep`: its metrics say that it sleeps · `clear`: no faults, applied before the other fields. 0 or false
 //! takes a fault back.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -35,6 +36,7 @@ pub(super) struct Command {
     pub die: bool,
     health_status: Option<u16>,
     pub restart: bool,
+    sleep: Option<bool>,
 }
 
 #[derive(Debug, Default)]
@@ -48,6 +50,7 @@ struct Active {
     hang: bool,
     resets_left: u64,
     health: Option<u16>,
+    asleep: bool,
 }
 
 /// What is to go wrong with one request.
@@ -85,6 +88,11 @@ impl Faults {
     /// The status of `/health`.
     pub(super) fn health(&self) -> u16 {
         self.active.lock().health.unwrap_or(200)
+    }
+
+    /// Whether its metrics say that it sleeps.
+    pub(super) fn asleep(&self) -> bool {
+        self.active.lock().asleep
     }
 
     /// Puts a command into force; `Err` says what is wrong with it.
@@ -125,6 +133,9 @@ impl Faults {
         }
         if let Some(status) = command.health_status {
             active.health = Some(status).filter(|status| *status != 0);
+        }
+        if let Some(asleep) = command.sleep {
+            active.asleep = asleep;
         }
         if let Some(after) = command.close_idle_after_ms {
             self.close_idle.send_replace(Some(Duration::from_millis(after)).filter(|after| !after.is_zero()));

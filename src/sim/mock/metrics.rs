@@ -1,6 +1,7 @@
 //! `GET /metrics` under the names of vLLM 0.32 or SGLang 0.5.23: the gauges and counters that a router reads.
 
 use std::fmt::Write;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::errors::Reply;
 use super::state::Mock;
@@ -15,7 +16,7 @@ pub(super) fn page(mock: &Mock) -> Reply {
     let (lines, common) = if mock.is_sglang() {
         (sglang(mock, &stats), format!(r#"engine_type="unified",model_name="{model}",pp_rank="0",tp_rank="0""#))
     } else {
-        (vllm(&stats), format!(r#"engine="0",model_name="{model}""#))
+        (vllm(mock, &stats), format!(r#"engine="0",model_name="{model}""#))
     };
     let mut text = String::with_capacity(4_096);
     let mut named = "";
@@ -29,6 +30,8 @@ pub(super) fn page(mock: &Mock) -> Reply {
         let _ = writeln!(text, "{name}{{{common}{comma}{labels}}} {value:?}");
     }
     if !mock.is_sglang() {
+        let start = mock.started + mock.restarts.load(Relaxed);
+        let _ = writeln!(text, "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds {start}");
         let (size, blocks) = (mock.options.engine.block_size, stats.blocks_total);
         let tokens = u64::from(size) * u64::from(blocks);
         let _ = writeln!(
@@ -42,8 +45,9 @@ pub(super) fn page(mock: &Mock) -> Reply {
     Reply::text(text)
 }
 
-fn vllm(stats: &Stats) -> Vec<Line> {
+fn vllm(mock: &Mock, stats: &Stats) -> Vec<Line> {
     let (prompt, cached) = (stats.prompt_tokens as f64, stats.cached_tokens as f64);
+    let awake = f64::from(u8::from(!mock.faults.asleep()));
     vec![
         ("vllm:num_requests_running", "gauge", "Requests in model execution batches.", "", stats.running.into()),
         ("vllm:num_requests_waiting", "gauge", "Requests waiting to be processed.", "", stats.waiting.into()),
@@ -55,7 +59,7 @@ fn vllm(stats: &Stats) -> Vec<Line> {
             stats.waiting.into(),
         ),
         ("vllm:num_requests_waiting_by_reason", "gauge", "Waiting requests by reason.", r#"reason="deferred""#, 0.0),
-        ("vllm:engine_sleep_state", "gauge", "Engine sleep state.", r#"sleep_state="awake""#, 1.0),
+        ("vllm:engine_sleep_state", "gauge", "Engine sleep state.", r#"sleep_state="awake""#, awake),
         ("vllm:kv_cache_usage_perc", "gauge", "KV cache in use by requests, 1 is all.", "", stats.usage()),
         ("vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix cache.", "", prompt),
         ("vllm:prefix_cache_hits_total", "counter", "Prompt tokens found in the prefix cache.", "", cached),

@@ -232,6 +232,7 @@ fn control(mock: &Mock, body: &[u8]) -> Reply {
     }
     if command.restart {
         mock.driver.restart();
+        mock.restarts.fetch_add(1, Relaxed);
     }
     Reply::json(&json!({"ok": true}))
 }

@@ -76,6 +76,8 @@ pub(super) struct Mock {
     pub faults: Faults,
     pub responses: Store,
     pub started: u64,
+    /// Times that it was told to be a new process.
+    pub restarts: AtomicU64,
     last: Mutex<Last>,
     ids: AtomicU64,
 }
@@ -89,6 +91,7 @@ impl Mock {
             faults: Faults::new(),
             responses: Store::new(),
             started: unix_seconds(),
+            restarts: AtomicU64::new(0),
             last: Mutex::new(Last::default()),
             ids: AtomicU64::new(0),
         }

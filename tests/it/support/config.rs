@@ -43,6 +43,8 @@ impl Pool {
         let mut keys = self.keys.clone();
         // Probes come often, so that a replica that is up at start, or comes back, is found at once.
         default(&mut keys, "health", "health: { interval: 100ms, timeout: 5s }");
+        // Fake engines tell each request that comes: most tests want none beside their own.
+        default(&mut keys, "engine_metrics", "engine_metrics: off");
         for key in &keys {
             out += &format!("    {key}\n");
         }
