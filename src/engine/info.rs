@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde::de::{Deserializer, IgnoredAny};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::report::{EngineReport, RankReport};
 use crate::config::Engine;

@@ -221,3 +221,26 @@ async fn a_reload_begins_and_ends_it() {
     until_matched(&proxy, "r0", &body(1, 2), 0).await;
     until_state(&proxy, "r0", "off").await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_is_asked_where_its_events_are() {
+    let mut publisher = Publisher::start(100).await;
+    publisher.publish(json!([whole(1, 2)])).await;
+    let sources = json!({ "0": { "enable_kv_cache_events": true, "publisher": "zmq", "topic": "kv",
+        "endpoint": format!("tcp://*:{}", publisher.port),
+        "replay_endpoint": format!("tcp://*:{}", publisher.replay_port) } });
+    let engine = Upstream::start(move |request, mut wire| {
+        let sources = sources.to_string();
+        async move {
+            let known = request.target() == "/kv_event_sources";
+            let (status, body) = if known { (200, sources.as_bytes()) } else { (404, &b"{}"[..]) };
+            wire.reply(status, &[("content-type", "application/json")], body).await.ok()?;
+            Some(wire)
+        }
+    })
+    .await;
+    let pool = Pool::model("m").with("policy: cache_aware").with(&tokenizer()).with("kv_events: auto");
+    let proxy = Proxy::start(&Config::new(pool.at(engine.address()))).await;
+    until_state(&proxy, "r0", "live").await;
+    assert_eq!(matched(&proxy, "r0", &body(1, 2)).await, 32);
+}

@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn vllm_names_the_sockets_of_each_rank() {
-        let recorded = include_bytes!("../../../tests/fixtures/engine/vllm-0.32.0.kv_event_sources");
+        let recorded = include_bytes!("../../../tests/fixtures/engine/vllm-0.32.0.kv_event_sources.json");
         let topic = "kv@127.0.0.1:8000@slow-llama";
         let found = of("tcp://127.0.0.1:5557", Some("tcp://127.0.0.1:5558"), topic);
         assert_eq!(shown(of_vllm(recorded, 0, "gpu-1")), found);
