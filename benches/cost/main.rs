@@ -113,7 +113,8 @@ fn judged(met: bool) -> &'static str {
 
 /// The pool's lines for a policy, with tokens.
 fn pool(args: &Args, policy: &str) -> String {
-    format!("    tokenizer: \"{}\"\n    policy: {policy}\n", args.tokenizer.display())
+    // Its replicas report the same usage whatever they are asked.
+    format!("    tokenizer: \"{}\"\n    tokens: {{ parity: false }}\n    policy: {policy}\n", args.tokenizer.display())
 }
 
 async fn repeated(args: &Args, replicas: &[SocketAddr], corpus: &Corpus) -> io::Result<bool> {

@@ -134,6 +134,8 @@ pub struct Pool {
     pub tokens_bytes: usize,
     /// Longest time that a prompt is tokenized for; then its text is cut instead. Default 1 s.
     pub tokens_budget: Duration,
+    /// Whether prompts are cut as text while engines count their tokens otherwise. Default true.
+    pub tokens_parity: bool,
     /// How long a prefill takes.
     pub prefill: Prefill,
     /// Where its replicas publish KV events, if they do not say so themselves.

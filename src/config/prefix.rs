@@ -144,6 +144,10 @@ pub(super) fn tokens_budget(pool: &Item) -> Duration {
     or(pool.get("tokens"), "budget", Duration::from_millis(100))
 }
 
+pub(super) fn tokens_parity(pool: &Item) -> bool {
+    or(pool.get("tokens"), "parity", true)
+}
+
 pub(super) fn prefill(pool: &Item) -> Prefill {
     // `learned` is no map, and one without `per_token` has its own error.
     let item = pool.get("prefill");
@@ -183,7 +187,11 @@ pub(super) fn effective(pool: &Pool, map: &mut Map<String, Value>) {
             "per_pair": show_seconds(per_pair),
         }),
     };
-    let tokens = json!({ "cache": show_size(pool.tokens_bytes as u64), "budget": show_duration(pool.tokens_budget) });
+    let tokens = json!({
+        "cache": show_size(pool.tokens_bytes as u64),
+        "budget": show_duration(pool.tokens_budget),
+        "parity": pool.tokens_parity,
+    });
     map.insert("tokens".into(), tokens);
     map.insert("index".into(), json!({ "size": show_size(pool.index_bytes as u64) }));
     map.insert("cache_tokens".into(), pool.cache_tokens.map_or("detect".into(), Value::from));

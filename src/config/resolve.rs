@@ -269,6 +269,7 @@ impl<'a> Across<'a> {
             index_bytes: prefix::index_bytes(item),
             tokens_bytes: prefix::tokens_bytes(item),
             tokens_budget: prefix::tokens_budget(item),
+            tokens_parity: prefix::tokens_parity(item),
             prefill: prefix::prefill(item),
             kv_events,
             adapters,

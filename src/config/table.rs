@@ -310,6 +310,8 @@ pub(super) static TABLE: &[Key] = &[
         "Memory for token boundaries of prompts seen lately: a longer prompt that begins alike is then tokenized from where they part."),
     key("pools[].tokens.budget", time(1, MINUTE), Value("100ms"), LIVE, "200ms",
         "Longest time that one prompt is tokenized for. Over it the prompt is compared as text, and counted."),
+    key("pools[].tokens.parity", BOOL, Value("true"), LIVE, "false",
+        "Whether an endpoint's prompts are cut as text while engines count the tokens of more than a quarter of them otherwise than `tokenizer` does: a match in tokens would be an illusion."),
     key("pools[].index", Kind::MapOr("size"), Words("its keys' defaults"), LIVE, "{ size: 256MiB }",
         "Which replica holds which prefix: kept for `cache_aware` and `least_cost`, and for a `shadow` once more."),
     key("pools[].index.size", size(MIB, 64 * GIB), Value("24MiB"), LIVE, "256MiB",

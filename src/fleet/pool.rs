@@ -11,6 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::budget::Budget;
 use super::expected::Expected;
+use super::parity::Parity;
 use super::pool_metrics::PoolMetrics;
 use super::queue::{Queue, Ticket};
 use super::shadow::Shadow;
@@ -31,6 +32,8 @@ pub struct Pool {
     replicas: Vec<Arc<Replica>>,
     encoder: Arc<Encoder>,
     core: Arc<Mutex<Core>>,
+    /// Of its encoder: another one is judged anew.
+    parity: Arc<Parity>,
     queue: Arc<Queue>,
     budget: Arc<Mutex<Budget>>,
     /// Handles resolved once.
@@ -169,8 +172,10 @@ impl Pool {
         };
         core.lock().set_shadow(&settings, before.map(|before| &before.settings), &replicas);
         queue.set_members(&replicas, settings.health.max_ejected);
+        let parity = before.filter(|before| Arc::ptr_eq(&before.encoder, &encoder)).map(|before| before.parity.clone());
+        let parity = parity.unwrap_or_default();
         let metrics = PoolMetrics::new(&settings.name, &replicas, metrics);
-        Self { settings, replicas, encoder, core, queue, budget, metrics }
+        Self { settings, replicas, encoder, core, parity, queue, budget, metrics }
     }
 
     /// Its name in labels.
@@ -204,6 +209,11 @@ impl Pool {
     /// What makes blocks of its prompts.
     pub fn encoder(&self) -> &Arc<Encoder> {
         &self.encoder
+    }
+
+    /// Whether its engines count tokens as its encoder does.
+    pub fn parity(&self) -> &Parity {
+        &self.parity
     }
 
     /// Its replicas.

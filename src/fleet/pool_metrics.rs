@@ -27,6 +27,8 @@ pub struct PoolMetrics {
     pub(super) shadow: ShadowMetrics,
     /// What became of prompts.
     pub prompts: Prompts,
+    /// Prompts whose tokens the engine counted as the pool did, or not.
+    pub parity: [IntCounter; 2],
     /// Tokens of prompts, by replica.
     tokens: HashMap<Arc<str>, TokenMetrics>,
 }
@@ -83,6 +85,7 @@ impl PoolMetrics {
             over_budget: metrics.over_budget.with_label_values(&[name]),
             queue_wait: metrics.queue_wait(name),
             shadow: ShadowMetrics::new(name, metrics),
+            parity: ["same", "other"].map(|result| metrics.parity(name, result)),
             prompts: Prompts(BASES.map(|basis| metrics.prompts(name, basis))),
             tokens: replicas.iter().map(tokens).collect(),
         }

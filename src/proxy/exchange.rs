@@ -14,7 +14,7 @@ use super::prompt::Known;
 use super::{Proxy, Snapshot, head};
 use crate::api::{Cause, Phase, Source};
 use crate::engine::Usage;
-use crate::fleet::{Decided, Expected, Place, Pool, Replica};
+use crate::fleet::{Decided, Expected, Place, Pool, Replica, Verdict};
 use crate::routing::{Effect, Reason, Reported, TOLERANCE};
 use crate::telemetry::{Record, TokenMetrics};
 
@@ -276,6 +276,9 @@ impl Exchange {
         let prompt = usage.map(|usage| usage.prompt_tokens);
         let cached = self.cached_tokens();
         self.count_on_replica(|tokens| tokens.reported(prompt, cached));
+        if let Some(prompt_tokens) = prompt {
+            self.compare(prompt_tokens);
+        }
         // Engines count several sequences together, each in its own way.
         let (Some(prompt_tokens), Some(cached_tokens), 1) = (prompt, cached, self.sequences) else { return };
         if let Some(tokens) = self.prompt_tokens() {
@@ -285,6 +288,25 @@ impl Exchange {
             if let Some(expected) = &mut self.expected {
                 expected.reported(reported);
             }
+        }
+    }
+
+    /// Compares the engine's count of the prompt's tokens with the pool's own.
+    fn compare(&self, theirs: u32) {
+        let exact = |known: &&Known| known.basis == "tokens" && known.fallback.is_none() && self.sequences == 1;
+        let known = self.prompt.as_ref().filter(exact).and_then(|known| known.prompt.as_ref());
+        let (Some(known), Some(pool)) = (known, &self.pool) else { return };
+        let (ours, endpoint, pool_name) = (known.tokens, self.path, pool.name());
+        pool.metrics.parity[usize::from(ours != theirs)].inc();
+        match pool.parity().compare(endpoint, ours, theirs) {
+            Some(Verdict::Distrusted) => tracing::warn!(
+                pool = %pool_name, endpoint, request_id = %self.request_id, ours, theirs,
+                "the engine counts other tokens than the pool's tokenizer: prompts are cut as text until they agree"
+            ),
+            Some(Verdict::Trusted) => {
+                tracing::info!(pool = %pool_name, endpoint, "the engine counts tokens as the pool's tokenizer does");
+            }
+            None => {}
         }
     }
 

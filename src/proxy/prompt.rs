@@ -60,6 +60,10 @@ pub struct Known {
 impl Unread {
     /// The prompt of a body that the pool has a use for: read on the spot where little of it is left to do.
     pub fn of(pool: &Pool, endpoint: &Endpoint, body: &Bytes, hints: &Hints<'_>, adapter: Option<Box<str>>) -> Self {
+        if pool.settings().tokens_parity && !pool.parity().trusts(endpoint.path) {
+            let (began, prompt) = (Instant::now(), with_adapter(api::prompt_of(endpoint, hints), adapter.as_deref()));
+            return Self::Known(Known::of(&prompt, pool.encoder().encode_distrusted(&prompt), began));
+        }
         let on_the_spot = match pool.settings().tokenizer {
             Some(_) => body.len() <= RENDERED && memchr::memchr_iter(b'"', body).count() <= MOST_QUOTES,
             None => body.len() <= SHORT_TEXT,

@@ -80,6 +80,8 @@ families! {
         "Requests of a pool that has a use for prompts, by what blocks were made of theirs: `tokens`, `text`, or `none`.";
     PROMPT_FALLBACKS = "warmroute_prompt_fallbacks_total" Counter ["pool", "reason"]
         "Prompts that were cut as text although the pool has a tokenizer (no_template, template_failed, tokenizer_failed, time_budget, media, unknown_shape), or of which no blocks were made (unreadable, encoded, busy: as many long ones as there are processors were in work for all of `tokens.budget`), by reason.";
+    PARITY = "warmroute_token_parity_total" Counter ["pool", "result"]
+        "Prompts that were tokenized and whose answers reported the prompt's tokens: the engine counted the `same`, or `other` ones. Where more than a quarter differ, the endpoint's prompts are cut as text (fallback `parity`) until they agree.";
     PROMPT_TOKENS = "warmroute_prompt_tokens_total" Counter ["pool", "replica"]
         "Tokens of the prompts sent to the replica (estimated as 4 bytes a token where they are not tokenized).";
     MATCHED_TOKENS = "warmroute_matched_tokens_total" Counter ["pool", "replica"]

@@ -1,6 +1,8 @@
 //! Counters of the KV events of one replica: what it said, what was lost, and how well they are followed.
 use prometheus::{IntCounter, IntCounterVec, IntGaugeVec};
 
+use super::Metrics;
+
 /// How well a replica's events are followed; labels of [`super::families::KV_STATE`].
 const STATES: [&str; 5] = ["off", "syncing", "live", "degraded", "suspect"];
 
@@ -24,6 +26,13 @@ impl KvEventFamilies {
             losses: self.losses.clone(),
             state: self.state.clone(),
         }
+    }
+}
+
+impl Metrics {
+    /// Counters of a replica's KV events.
+    pub fn kv_events(&self, replica: &str) -> KvEventMetrics {
+        self.kv_events.of(replica)
     }
 }
 

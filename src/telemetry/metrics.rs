@@ -14,8 +14,8 @@ use prometheus::{
 
 use super::engine::EngineFamilies;
 use super::families::*;
-use super::kv_events::{KvEventFamilies, KvEventMetrics};
-use super::tokens::{TokenFamilies, TokenMetrics};
+use super::kv_events::KvEventFamilies;
+use super::tokens::TokenFamilies;
 
 /// Upper bounds of latency buckets, in seconds: 100 µs to 5 min.
 const SECONDS: &[f64] = &[
@@ -129,8 +129,8 @@ pub struct Metrics {
     pub bytes_out: IntCounterVec,
     prompts: IntCounterVec,
     prompt_fallbacks: IntCounterVec,
-    tokens: TokenFamilies,
-    kv_events: KvEventFamilies,
+    pub(super) tokens: TokenFamilies,
+    pub(super) kv_events: KvEventFamilies,
     index_pairs: IntGaugeVec,
     index_capacity: IntGaugeVec,
     index_bytes: IntGaugeVec,
@@ -226,6 +226,7 @@ impl Metrics {
                 state: build!(r, IntGaugeVec, KV_STATE),
             },
             tokens: TokenFamilies {
+                parity: build!(r, IntCounterVec, PARITY),
                 sent: build!(r, IntCounterVec, PROMPT_TOKENS),
                 matched: build!(r, IntCounterVec, MATCHED_TOKENS),
                 reports: build!(r, IntCounterVec, REPORTS),
@@ -324,16 +325,6 @@ impl Metrics {
     /// Counter of prompts in one pool that were cut as text, or not at all, for a reason.
     pub fn prompt_fallback(&self, pool: &str, reason: &str) -> IntCounter {
         self.prompt_fallbacks.with_label_values(&[pool, reason])
-    }
-
-    /// Counters of the prompt tokens that go to one replica in one pool, and of what it says of them.
-    pub fn tokens(&self, pool: &str, replica: &str) -> TokenMetrics {
-        self.tokens.on(pool, replica)
-    }
-
-    /// Counters of a replica's KV events.
-    pub fn kv_events(&self, replica: &str) -> KvEventMetrics {
-        self.kv_events.of(replica)
     }
 
     /// The histogram of one phase in one pool.

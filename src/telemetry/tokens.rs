@@ -2,8 +2,11 @@
 //! reports.
 use prometheus::{IntCounter, IntCounterVec};
 
+use super::Metrics;
+
 /// The families.
 pub(super) struct TokenFamilies {
+    pub parity: IntCounterVec,
     pub sent: IntCounterVec,
     pub matched: IntCounterVec,
     pub reports: IntCounterVec,
@@ -29,6 +32,18 @@ impl TokenFamilies {
             error: ["over", "under"].map(|direction| self.error.with_label_values(&[pool, replica, direction])),
             predictions: ["right", "over", "under"].map(predictions),
         }
+    }
+}
+
+impl Metrics {
+    /// Counters of the prompt tokens that go to one replica in one pool, and of what it says of them.
+    pub fn tokens(&self, pool: &str, replica: &str) -> TokenMetrics {
+        self.tokens.on(pool, replica)
+    }
+
+    /// Counter of comparisons of token counts in one pool: `same` or `other`.
+    pub fn parity(&self, pool: &str, result: &str) -> IntCounter {
+        self.tokens.parity.with_label_values(&[pool, result])
     }
 }
 
@@ -85,7 +100,7 @@ impl TokenMetrics {
 
 #[cfg(test)]
 mod tests {
-    use crate::telemetry::Metrics;
+    use super::*;
 
     #[test]
     fn reports_and_predictions_are_counted_apart() {

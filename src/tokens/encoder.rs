@@ -34,6 +34,8 @@ pub enum Fallback {
     Media,
     /// The body's shape is not known.
     Shape,
+    /// Engines count the tokens of such prompts otherwise.
+    Parity,
 }
 
 impl Fallback {
@@ -46,6 +48,7 @@ impl Fallback {
             Self::Budget => "time_budget",
             Self::Media => "media",
             Self::Shape => "unknown_shape",
+            Self::Parity => "parity",
         }
     }
 }
@@ -147,6 +150,11 @@ impl Encoder {
     /// What the boundary cache holds; nothing without a tokenizer.
     pub fn cache_stats(&self) -> CacheStats {
         self.exact.as_ref().map(|exact| exact.boundaries.stats()).unwrap_or_default()
+    }
+
+    /// The blocks of a prompt whose tokens the engine counts otherwise: of its text, or of the token ids that stand in it.
+    pub fn encode_distrusted(&self, prompt: &Prompt<'_>) -> Encoded {
+        self.encode_text(prompt, Some(Fallback::Parity))
     }
 
     /// The blocks of a prompt; never fails.

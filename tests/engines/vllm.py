@@ -81,12 +81,17 @@ def until(what, seconds, condition):
 
 
 class Engine:
-    def __init__(self, name, model=MODEL):
-        self.name, self.model = name, model
-        self.port = free_ports(4)
+    def __init__(self, name, running=None):
+        """A new one; or one that runs already, with its event socket at KVPORT and replay after it: `PORT:KVPORT`."""
+        self.name, self.process = name, None
+        if running:
+            self.port, self.events = map(int, running.split(":"))
+        else:
+            self.port = free_ports(4)
+            self.events = self.port + 1
         self.address = f"127.0.0.1:{self.port}"
-        self.holder = None
-        self.start()
+        if not running:
+            self.start()
 
     def start(self):
         script = SHARED / "engines" / "serve_vllm.sh"
@@ -94,11 +99,11 @@ class Engine:
         here = SCRATCH / "scripts" / script.name
         here.parent.mkdir(exist_ok=True)
         here.write_bytes(script.read_bytes())
-        command = ["bash", str(here), self.name, str(self.port), str(self.port + 1), f"models/{self.model}", self.model]
+        command = ["bash", str(here), self.name, str(self.port), str(self.events), f"models/{MODEL}", MODEL]
         self.process = spawn(f"engine-{self.name}", command, VLLM_SERVER_DEV_MODE="1")
 
     def healthy(self):
-        if self.process.poll() is not None:
+        if self.process and self.process.poll() is not None:
             raise SystemExit(f"engine {self.name} ended; see {LOGS}")
         return get(self.address, "/health")[0] == 200
 
@@ -123,8 +128,8 @@ class Router:
             lines.append(f"      - url: http://{engine.address}")
             lines.append(f"        id: {engine.name}")
             if events:
-                again = f", replay: \"tcp://127.0.0.1:{engine.port + 2}\"" if replay else ""
-                lines.append(f"        kv_events: {{ endpoint: \"tcp://127.0.0.1:{engine.port + 1}\"{again} }}")
+                again = f", replay: \"tcp://127.0.0.1:{engine.events + 1}\"" if replay else ""
+                lines.append(f"        kv_events: {{ endpoint: \"tcp://127.0.0.1:{engine.events}\"{again} }}")
         config = LOGS / f"router-{first}.yaml"
         config.write_text("\n".join(lines) + "\n")
         self.process = spawn(f"router-{first}", [str(WARMROUTE), "serve", "--config", str(config)])
@@ -250,7 +255,9 @@ CASES = {"accuracy": accuracy, "killed": killed, "resets": resets}
 
 def main():
     LOGS.mkdir(exist_ok=True)
-    engines = [Engine(name) for name in "ab"]
+    # For a quick look: `VLLM_RUNNING=PORT:KVPORT,PORT:KVPORT`. Such engines can't be killed.
+    running = os.environ.get("VLLM_RUNNING", ",").split(",")
+    engines = [Engine(name, where) for name, where in zip("ab", running)]
     for engine in engines:
         until(f"engine {engine.name} is healthy", 400, engine.healthy)
     for name, case in CASES.items():

@@ -28,6 +28,7 @@ checks! {
     index: "pools[].index", "pools[].index.size";
     budget: "pools[].tokens", "pools[].tokens.budget";
     cache: "pools[].tokens.cache";
+    parity: "pools[].tokens.parity";
     adapters: "pools[].adapters";
     expose: "expose";
 }
@@ -307,6 +308,27 @@ pub async fn budget() {
         who(&proxy, &prompt("turn", 100_000)).await;
         proxy.process.line("access-log line", |line| line.contains(said).then_some(()));
     }
+}
+
+/// The mock counts four bytes as a token, and so otherwise than the pool's tokenizer.
+pub async fn parity() {
+    let mock = Mock::fast();
+    let config = |keys: &str| {
+        let key = concat!("tokenizer: ", env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tokenizer");
+        let pool = Pool::model("m").with("policy: cache_aware").with(key);
+        Config::new(pool.with(&format!("tokens: {{ budget: 1m{keys} }}")).at(mock.address()))
+    };
+    let (with, without) = pair(&config(", parity: false"), &config("")).await;
+    for request in conversation(20) {
+        let answers = tokio::join!(with.exchange(&request), without.exchange(&request));
+        assert_eq!((answers.0.status(), answers.1.status()), (200, 200));
+    }
+    let as_text = "warmroute_prompt_fallbacks_total{pool=\"m\",reason=\"parity\"}";
+    let differ = "warmroute_token_parity_total{pool=\"m\",result=\"other\"}";
+    assert_eq!(with.metric(as_text).await, 0.0);
+    assert_eq!(with.metric(differ).await, 20.0);
+    assert!(without.metric(as_text).await >= 8.0, "after nine that differ most are cut as text");
+    assert!(without.metric(differ).await >= 10.0, "and some are still compared");
 }
 
 /// Eight chats of a thousand messages that no two share leave about two mebibytes behind, and a small cache keeps less.
