@@ -106,6 +106,7 @@ def predicted(row):
 def summary(rows, *, block, warm_up=0):
     """Figures: failures, share of prompt tokens found cached, busiest over mean, TTFT, predictions within `block`s."""
     whole = [row for row in rows if row["status"] == 200 and row.get("done")]
+    failed = [row for row in rows if row not in whole]
     pairs = [pair for row in whole if row["turn"] >= warm_up and (pair := predicted(row))]
     prompt = sum(row["usage"]["prompt_tokens"] for row in whole)
     found = sum((row["usage"].get("prompt_tokens_details") or {}).get("cached_tokens") or 0 for row in whole)
@@ -118,12 +119,14 @@ def summary(rows, *, block, warm_up=0):
     within = lambda blocks: sum(abs(said - got) <= blocks * block for said, got in pairs)
     return {
         "requests": len(rows),
-        "failed": len(rows) - len(whole),
+        "failed": len(failed),
+        "failures": [{key: row.get(key) for key in ("chat", "turn", "status", "broken", "body")} for row in failed[:3]],
         "cached_share": round(found / prompt, 4) if prompt else None,
         "busiest_over_mean": round(max(by_replica.values()) / (sum(by_replica.values()) / 2), 3) if by_replica else None,
         "ttft_p50_ms": round(1000 * statistics.median(times)) if times else None,
         "ttft_p99_ms": round(1000 * times[int(0.99 * (len(times) - 1))]) if times else None,
         "predictions": len(pairs),
+        "off": [(said, got) for said, got in pairs if abs(said - got) > block][:5],
         "within_1_block": round(within(1) / len(pairs), 4) if pairs else None,
         "within_2_blocks": round(within(2) / len(pairs), 4) if pairs else None,
     }

@@ -52,7 +52,7 @@ fn loads_have_a_rank_each() {
 #[test]
 fn small_answers() {
     assert_eq!(version(br#"{"version":"0.32.0"}"#).as_deref(), Some("0.32.0"));
-    let sources = kv_event_sources(&recorded("vllm-0.32.0.kv_event_sources.json")).unwrap();
+    let sources = kv_event_sources(&recorded("vllm-0.32.0.kv_event_sources")).unwrap();
     assert_eq!((sources.len(), &*sources[&0].endpoint), (1, "tcp://[::ffff:127.0.0.1]:5557"));
     assert_eq!(kv_event_sources(br#"{"detail":"Not Found"}"#), None);
     let props = props(&recorded("llamacpp-2026.10.11549.props")).unwrap();
