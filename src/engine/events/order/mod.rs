@@ -6,7 +6,8 @@
 //!
 //! **Loss.** A gap is closed by replay, with later messages held back meanwhile. What no replay has is lost: the rest is
 //! kept and passed on, and the state is *degraded* until everything is cleared, or the engine restarts, or a replay from
-//! number 0 succeeds. Blocks that follow lost ones have an unknown parent; the index drops those.
+//! number 0 succeeds. Until then a block is wrongly believed only if the message that removed it was lost. Blocks that
+//! follow lost ones have an unknown parent; the index drops those.
 //!
 //! **Restart.** A late or repeated message must not be taken for a restart, nor a restart for a gap. What tells:
 //! - a number that is known with other content was given by another process; with the same content it is a repetition;
@@ -52,7 +53,7 @@ pub enum Applied {
     Whole,
     /// All of it counts, and it cleared everything from before.
     Cleared,
-    /// Of what it removed something was lost: it could not be read.
+    /// Of what it removed something was lost: it could not be read, or a removal in it was skipped.
     Lost,
 }
 

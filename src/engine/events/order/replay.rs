@@ -180,7 +180,7 @@ impl<B: AsRef<[u8]>> Order<B> {
             if missing || self.at_least < self.next {
                 return self.catch_up(now, follower);
             }
-        } else if ask.end < ask.due {
+        } else if ask.end <= ask.known && ask.end < ask.due {
             self.replay.denials += 1;
             if self.replay.denials < DENIALS {
                 return self.catch_up(now, follower);
@@ -190,7 +190,12 @@ impl<B: AsRef<[u8]>> Order<B> {
             }
             return self.give_up(Why::ReplayTruncated, now, follower);
         } else if missing {
-            return self.fail(now, follower);
+            // Replies were lost on the way, or it came too late for what came live.
+            self.replay.failures += 1;
+            if self.replay.failures >= self.settings.tries {
+                return self.give_up(Why::ReplayFailed, now, follower);
+            }
+            return self.catch_up(now, follower);
         }
         self.replay.cancel();
         self.doubt = None;
@@ -201,6 +206,7 @@ impl<B: AsRef<[u8]>> Order<B> {
         self.counts.failed_replays += 1;
         self.replay.failures += 1;
         if !self.replay.holds_back() {
+            // A full one: nothing waits for it.
             self.replay.cancel();
             self.replay.again_at = Some(self.again(now));
         } else if self.replay.failures >= self.settings.tries {

@@ -4,7 +4,7 @@ use super::{Adapter, Kind, Reason, Tier};
 
 /// Fields that matter.
 #[derive(Debug, Clone, Copy)]
-enum Name {
+enum Field {
     Hashes,
     Parent,
     Tokens,
@@ -20,19 +20,19 @@ enum Name {
 }
 
 /// After the event's name, as vLLM 0.9.0 to 0.23.0 and SGLang 0.4.9 to 0.5.18 order them; each version stops somewhere.
-const STORED: &[Name] = &[
-    Name::Hashes,
-    Name::Parent,
-    Name::Tokens,
-    Name::BlockSize,
-    Name::AdapterId,
-    Name::Medium,
-    Name::AdapterName,
-    Name::ExtraKeys,
-    Name::Group,
-    Name::Kind,
+const STORED: &[Field] = &[
+    Field::Hashes,
+    Field::Parent,
+    Field::Tokens,
+    Field::BlockSize,
+    Field::AdapterId,
+    Field::Medium,
+    Field::AdapterName,
+    Field::ExtraKeys,
+    Field::Group,
+    Field::Kind,
 ];
-const REMOVED: &[Name] = &[Name::Hashes, Name::Medium, Name::Group];
+const REMOVED: &[Field] = &[Field::Hashes, Field::Medium, Field::Group];
 
 /// What an event is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,18 +135,18 @@ impl<'a> Fields<'a> {
                     reader.leave(value)?;
                     continue;
                 }
-                Value::Text("block_hashes") => Name::Hashes,
-                Value::Text("parent_block_hash") => Name::Parent,
-                Value::Text("token_ids") => Name::Tokens,
-                Value::Text("block_size") => Name::BlockSize,
-                Value::Text("lora_id") => Name::AdapterId,
-                Value::Text("lora_name") => Name::AdapterName,
-                Value::Text("medium") => Name::Medium,
-                Value::Text("extra_keys") => Name::ExtraKeys,
-                Value::Text("group_idx") => Name::Group,
-                Value::Text("kv_cache_spec_kind") => Name::Kind,
-                Value::Text("cache_salt") => Name::Salt,
-                Value::Text("locality") => Name::Locality,
+                Value::Text("block_hashes") => Field::Hashes,
+                Value::Text("parent_block_hash") => Field::Parent,
+                Value::Text("token_ids") => Field::Tokens,
+                Value::Text("block_size") => Field::BlockSize,
+                Value::Text("lora_id") => Field::AdapterId,
+                Value::Text("lora_name") => Field::AdapterName,
+                Value::Text("medium") => Field::Medium,
+                Value::Text("extra_keys") => Field::ExtraKeys,
+                Value::Text("group_idx") => Field::Group,
+                Value::Text("kv_cache_spec_kind") => Field::Kind,
+                Value::Text("cache_salt") => Field::Salt,
+                Value::Text("locality") => Field::Locality,
                 _ => {
                     reader.skip()?;
                     continue;
@@ -158,7 +158,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Reads a field; where it is of no use, notes that and steps over it.
-    fn field(&mut self, name: Name, reader: &mut Reader<'a>) -> Read<()> {
+    fn field(&mut self, name: Field, reader: &mut Reader<'a>) -> Read<()> {
         let start = *reader;
         match self.set(name, reader) {
             Ok(()) => Ok(()),
@@ -170,18 +170,18 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn set(&mut self, name: Name, reader: &mut Reader<'a>) -> Result<(), Reason> {
+    fn set(&mut self, name: Field, reader: &mut Reader<'a>) -> Result<(), Reason> {
         match name {
-            Name::Hashes => self.hashes = list(reader, Reason::Hashes, hash)?,
-            Name::Parent => {
+            Field::Hashes => self.hashes = list(reader, Reason::Hashes, hash)?,
+            Field::Parent => {
                 self.parent = match value(reader)? {
                     Value::Nil => None,
                     value => Some(hash(value)?),
                 }
             }
-            Name::Tokens => self.tokens = list(reader, Reason::Tokens, token)?,
-            Name::BlockSize => self.block_size = number(value(reader)?)?.ok_or(Reason::BlockSize)?,
-            Name::AdapterId => {
+            Field::Tokens => self.tokens = list(reader, Reason::Tokens, token)?,
+            Field::BlockSize => self.block_size = number(value(reader)?)?.ok_or(Reason::BlockSize)?,
+            Field::AdapterId => {
                 self.adapter_id = match value(reader)? {
                     Value::Nil => None,
                     Value::Unsigned(id) => Some(Adapter::Id(i64::try_from(id).map_err(|_| Reason::Field)?)),
@@ -190,14 +190,14 @@ impl<'a> Fields<'a> {
                     _ => return Err(Reason::Field),
                 }
             }
-            Name::AdapterName => self.adapter_name = text(value(reader)?)?,
-            Name::Medium => self.medium = text(value(reader)?)?,
-            Name::ExtraKeys => {
+            Field::AdapterName => self.adapter_name = text(value(reader)?)?,
+            Field::Medium => self.medium = text(value(reader)?)?,
+            Field::ExtraKeys => {
                 self.extra_keys = Some(*reader);
                 reader.skip()?;
             }
-            Name::Group => self.group = number(value(reader)?)?,
-            Name::Kind => {
+            Field::Group => self.group = number(value(reader)?)?,
+            Field::Kind => {
                 self.kind = text(value(reader)?)?.map(|kind| match kind {
                     "full_attention" => Kind::Full,
                     "mla_attention" => Kind::Mla,
@@ -205,8 +205,8 @@ impl<'a> Fields<'a> {
                     _ => Kind::Other,
                 })
             }
-            Name::Salt => self.salt = text(value(reader)?)?,
-            Name::Locality => self.remote = text(value(reader)?)? == Some("REMOTE"),
+            Field::Salt => self.salt = text(value(reader)?)?,
+            Field::Locality => self.remote = text(value(reader)?)? == Some("REMOTE"),
         }
         Ok(())
     }

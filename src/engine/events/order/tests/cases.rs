@@ -199,6 +199,25 @@ fn a_lower_number_is_a_restart() {
 }
 
 #[test]
+fn a_lower_number_is_a_restart_though_none_like_it_was_seen() {
+    let mut case = Case::new(false);
+    case.live(7, message(107));
+    case.live(3, message(203));
+    assert_eq!(case.said(), "apply 107, degraded late, clear, apply 203");
+}
+
+#[test]
+fn what_was_held_back_does_not_outlive_its_connection() {
+    let mut case = Case::new(true);
+    case.live(1, message(101));
+    case.reconnect();
+    case.said();
+    // Another process answers.
+    case.replayed(0, message(200));
+    assert_eq!(case.said(), "apply 200");
+}
+
+#[test]
 fn a_restart_with_a_higher_number_than_any_new_one_is_seen_by_content() {
     let mut case = Case::live_to(false, 3);
     case.live(3, message(203));
@@ -254,6 +273,19 @@ fn another_process_behind_a_dropped_connection_gives_itself_away() {
     case.reconnect();
     case.live(1, message(201));
     assert_eq!(case.said(), "suspect disconnected, clear, apply 201, degraded late");
+}
+
+/// What a slice brings beyond a lost reply shows that the process is the same.
+#[test]
+fn replies_lost_in_slices_are_no_restart() {
+    let mut case = Case::live_to(true, 3);
+    case.live(9, message(109));
+    for _ in 0..3 {
+        case.replayed(3, message(103));
+        case.replayed(5, message(105));
+        case.end();
+    }
+    assert_eq!(case.said(), "ask 3, syncing, ask 3, ask 3, apply 105, apply 109, degraded replay_failed");
 }
 
 #[test]

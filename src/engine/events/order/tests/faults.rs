@@ -10,6 +10,8 @@
 //!   deliver, each that is unknown had itself or a block before it stored in one; nothing is of an earlier life;
 //! - with a ring that reaches back to the beginning, and nothing unreadable, it is live;
 //! - it never took anything for a restart that was none.
+//!
+//! Where the process' start time isn't known (in a quarter of the worlds) a restart may stay unseen, as `order` says.
 use std::collections::VecDeque;
 
 use fastrand::Rng;
@@ -48,6 +50,10 @@ struct World {
     stale: bool,
     restarts: u64,
     ring_reaches: bool,
+    /// Whether the process' start time is known.
+    start_known: bool,
+    /// A restart went unseen for good.
+    fooled: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -107,6 +113,8 @@ impl World {
             stale: false,
             restarts: 0,
             ring_reaches,
+            start_known: rng.u32(0..4) > 0,
+            fooled: false,
             rng,
         }
     }
@@ -273,6 +281,8 @@ impl World {
         let (messages, bytes) = self.order.held();
         assert!(messages <= self.order.settings.held_messages && bytes <= self.order.settings.held_bytes);
         assert_eq!(self.mirror.state.unwrap_or(State::Syncing), self.order.state());
+        let caught_up = self.order.next == self.order.published;
+        assert!(caught_up || !self.up || self.order.replay.holds_back(), "something is missing and nobody asks for it");
         let restarts = self.order.counts().restarts;
         if restarts > self.restarts {
             assert!(self.stale, "a restart that was none");
@@ -293,7 +303,7 @@ impl World {
             if turn % 10 < 2 {
                 self.serve();
             }
-            if turn % 10 == 0 {
+            if turn % 10 == 0 && self.start_known {
                 self.order.process_started(self.engine.started, self.now, &mut self.mirror);
                 self.check();
             }
@@ -307,6 +317,11 @@ impl World {
         self.check();
         let state = self.order.state();
         assert!(matches!(state, State::Live | State::Degraded(_)), "settled as {state:?}");
+        if !self.start_known && self.mirror.believes_earlier_life(&self.engine) {
+            // Only then possible, and hardly ever where there is a replay to ask.
+            self.fooled |= self.order.settings.replay && self.ring_reaches;
+            return;
+        }
         self.mirror.check(&self.engine, state);
         let unreadable = self.mirror.unreadable.iter().any(|&(life, _)| life == self.engine.life);
         if self.order.settings.replay && self.ring_reaches && !unreadable {
@@ -319,14 +334,15 @@ impl World {
 fn no_schedule_of_faults_makes_it_lie() {
     let first = std::env::var("WARMROUTE_SEED").ok().and_then(|seed| seed.parse().ok());
     let seeds = first.map_or(0..SEEDS, |seed| seed..seed + 1);
-    let mut total = Counts::default();
+    let (mut total, mut fooled) = (Counts::default(), 0);
     for seed in seeds {
         let run = std::panic::catch_unwind(|| {
             let mut world = World::new(seed);
             world.run();
-            world.order.counts()
+            (world.order.counts(), world.fooled)
         });
-        let Ok(counts) = run else { panic!("seed {seed} fails; WARMROUTE_SEED={seed} runs it alone") };
+        let Ok((counts, was_fooled)) = run else { panic!("seed {seed} fails; WARMROUTE_SEED={seed} runs it alone") };
+        fooled += u64::from(was_fooled);
         total.gaps += counts.gaps;
         total.lost += counts.lost;
         total.restarts += counts.restarts;
@@ -334,7 +350,8 @@ fn no_schedule_of_faults_makes_it_lie() {
         total.failed_replays += counts.failed_replays;
         total.applied += counts.applied;
     }
-    println!("{total:?}");
+    println!("{total:?}, {fooled} fooled");
+    assert!(fooled <= SEEDS / 200, "{fooled} restarts unseen though a replay would have told");
     if first.is_none() {
         // The schedules do hold what they are about.
         let seen = [total.gaps, total.lost, total.restarts, total.repeated, total.failed_replays];

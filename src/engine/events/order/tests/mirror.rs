@@ -71,11 +71,14 @@ impl Follower<Message> for Mirror {
 }
 
 impl Mirror {
+    pub fn believes_earlier_life(&self, engine: &Engine) -> bool {
+        self.applied[self.believed..].iter().any(|&(life, _)| life != engine.life)
+    }
+
     /// Nothing is believed of an earlier life; what is wrong or unknown is so because of a message that was lost, and
     /// nothing is where the state is live.
     pub fn check(&self, engine: &Engine, state: State) {
-        let believed = &self.applied[self.believed..];
-        assert!(believed.iter().all(|&(life, _)| life == engine.life), "of an earlier life: {believed:?}");
+        assert!(!self.believes_earlier_life(engine), "of an earlier life: {:?}", &self.applied[self.believed..]);
         let applied: BTreeSet<_> = self.applied.iter().copied().collect();
         let read = |message: &&Message| {
             let name = (message.life, message.sequence);
