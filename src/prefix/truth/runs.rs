@@ -3,6 +3,7 @@
 //! A run is never cut in two, since the engines' hashes point into it; where a chain leaves one in the middle, a new
 //! run begins, and is found by its own first hash. A run ends with a block that someone holds, and one that nobody holds
 //! is gone. So a hash stands in one place only, and who stores it again finds it there.
+use std::hint::black_box;
 use std::ops::Index;
 
 use hashbrown::HashTable;
@@ -131,6 +132,11 @@ impl Runs {
 
     pub(super) fn find(&self, head: u64) -> Option<u32> {
         self.heads.find(head, |&(other, _)| other == head).map(|&(_, run)| run)
+    }
+
+    /// As for the engines' hashes: see `Table::warm`.
+    pub(super) fn warm(&self, hashes: &[u64]) {
+        black_box(hashes.iter().filter(|&&hash| self.find(hash).is_some()).count());
     }
 
     /// How many blocks all of them have together.

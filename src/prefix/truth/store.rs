@@ -66,7 +66,7 @@ impl Truth {
 impl Life {
     /// Stores engine's blocks of `parts` own ones each.
     fn give(&mut self, runs: &mut Runs, stored: &Stored<'_>, parts: usize) -> Result<usize, Unstored> {
-        let (mut parent, mut after) = match stored.parent {
+        let (parent, mut after) = match stored.parent {
             None => (stored.root, None),
             Some(hash) => {
                 let first = self.engine.get(table::key(hash, 0)).filter(|entry| !entry.is_void());
@@ -75,20 +75,18 @@ impl Life {
                 (runs[place.run].hashes()[place.offset as usize], Some(place))
             }
         };
+        self.engine.warm(stored.hashes);
+        let own = chain(parent, stored, parts);
+        runs.warm(&own);
         let mut seat = None;
-        let mut new = 0;
-        let (blocks, _) = stored.tokens.as_chunks::<BLOCK_TOKENS>();
-        for (at, &hash) in stored.hashes.iter().enumerate() {
+        let (mut new, mut left) = (0, own.len());
+        for (&hash, own_parts) in stored.hashes.iter().zip(own.chunks_exact(parts)) {
             let known = self.engine.get(table::key(hash, 0));
             if known.is_some_and(|entry| entry.is_void() || entry.parts() != parts) {
                 return Err(self.refuse(runs, hash));
             }
-            for part in 0..parts {
-                let block = at * parts + part;
-                let mut own = hash::next(parent, &blocks[block]);
-                if let (0, Some(&Some(extra))) = (part, stored.extras.get(at)) {
-                    own = hash::marked(own, extra);
-                }
+            for (part, &own) in own_parts.iter().enumerate() {
+                left -= 1;
                 let key = table::key(hash, part);
                 let place = if known.is_some() {
                     let place = self.engine.get(key).map(|entry| place_of(runs, &entry));
@@ -97,7 +95,7 @@ impl Life {
                         None => return Err(self.refuse(runs, hash)),
                     }
                 } else {
-                    let place = runs.place(after, own, blocks.len() - block - 1);
+                    let place = runs.place(after, own, left);
                     let holding = match seat {
                         Some((run, holding)) if run == place.run => holding,
                         _ => self.seat(runs, place),
@@ -112,7 +110,7 @@ impl Life {
                     self.engine.insert(Entry::new(key, holding, place.offset, parts, mask));
                     place
                 };
-                (parent, after) = (own, Some(place));
+                after = Some(place);
             }
             if let Some(entry) = known {
                 self.add_copy(runs, hash, &entry, stored.tier);
@@ -178,6 +176,19 @@ impl Life {
         }
         true
     }
+}
+
+/// The own hashes of what comes after `parent`.
+fn chain(mut parent: u64, stored: &Stored<'_>, parts: usize) -> Vec<u64> {
+    let (blocks, _) = stored.tokens.as_chunks::<BLOCK_TOKENS>();
+    let own = blocks.iter().enumerate().map(|(block, tokens)| {
+        parent = hash::next(parent, tokens);
+        if let (0, Some(&Some(extra))) = (block % parts, stored.extras.get(block / parts)) {
+            parent = hash::marked(parent, extra);
+        }
+        parent
+    });
+    own.collect()
 }
 
 fn place_of(runs: &Runs, entry: &Entry) -> Place {
