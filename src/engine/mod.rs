@@ -3,6 +3,7 @@
 //! Answers are watched beside the relay. Nothing here can change, delay or refuse one; what is not understood is unknown.
 mod document;
 mod exposition;
+mod failure;
 mod follow;
 pub mod info;
 pub mod orca;
