@@ -1,6 +1,7 @@
 //! What engines say of themselves: their load and their caches, and what their answers report of the tokens they used.
 //!
 //! Answers are watched beside the relay. Nothing here can change, delay or refuse one; what is not understood is unknown.
+pub mod doctor;
 mod document;
 mod exposition;
 mod failure;
