@@ -2,29 +2,36 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use super::live::Live;
 use crate::config::{self, Config};
 use crate::fleet::Encoders;
 
 /// Check a configuration file, and say everything that is wrong with it.
 ///
 /// Exit code 0: `serve` would start with this file. Exit code 1: each error is written to standard error with its line
-/// and column, the key's path, and what to write instead. Replicas are not contacted, and no port is opened; files that
-/// the configuration names (secrets, tokenizers) are read.
+/// and column, the key's path, and what to write instead. Replicas are not contacted (but with --live), and no port is
+/// opened; files that the configuration names (secrets, tokenizers) are read.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  warmroute check warmroute.yaml\n  ENGINE_KEY=… warmroute check --print-effective \
-                        warmroute.yaml\n  warmroute check new.yaml --against warmroute.yaml\n\nEvery key is described in docs/configuration.md; `warmroute schema` prints a \
+                        warmroute.yaml\n  warmroute check new.yaml --against warmroute.yaml\n  warmroute check --live warmroute.yaml\n\nEvery key is described in docs/configuration.md; `warmroute schema` prints a \
                         JSON schema for editors."
 )]
 pub struct Args {
     /// The YAML file to check. `${VARIABLES}` are filled in from the environment, as `serve` would.
-    file: PathBuf,
+    #[arg(required_unless_present = "config")]
+    file: Option<PathBuf>,
+    /// The same, as `serve` takes it.
+    #[arg(long, value_name = "FILE", conflicts_with = "file")]
+    config: Option<PathBuf>,
     /// The file that a process runs with: say what a reload from it to FILE could not change.
     #[arg(long, value_name = "OLD", conflicts_with = "print_effective")]
     against: Option<PathBuf>,
     /// Print the configuration as it would hold: every default filled in, every secret as `***`.
     #[arg(long)]
     print_effective: bool,
+    #[command(flatten)]
+    live: Live,
 }
 
 /// Runs it.
@@ -37,16 +44,19 @@ pub fn run(args: Args) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    // clap has seen that there is one.
+    let Some(file) = args.file.or(args.config) else { return ExitCode::from(2) };
     // A tokenizer is no better than what can be loaded of it.
-    match load(&args.file).and_then(|config| Encoders::load(&config).map(|_| config)) {
-        Ok(config) if args.print_effective => super::print(&config.effective_yaml()),
-        Ok(config) => {
+    match load(&file).and_then(|config| Encoders::load(&config).map(|encoders| (config, encoders))) {
+        Ok((config, _)) if args.print_effective => super::print(&config.effective_yaml()),
+        Ok((config, encoders)) if args.live.wanted() => args.live.run(&config, &encoders),
+        Ok((config, _)) => {
             let reload = old.map_or(String::new(), |old| against(&old, &config));
-            super::print(&format!("{}: {}\n{reload}", args.file.display(), summary(&config)))
+            super::print(&format!("{}: {}\n{reload}", file.display(), summary(&config)))
         }
         Err(errors) => {
             let plural = if errors.len() == 1 { "error" } else { "errors" };
-            eprintln!("{errors}\n{}: {} {plural}", args.file.display(), errors.len());
+            eprintln!("{errors}\n{}: {} {plural}", file.display(), errors.len());
             ExitCode::FAILURE
         }
     }

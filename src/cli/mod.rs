@@ -3,6 +3,7 @@ pub mod check;
 pub mod demo;
 pub mod explain;
 mod lifecycle;
+mod live;
 pub mod mock;
 pub mod schema;
 pub mod serve;

@@ -1,12 +1,14 @@
 //! A JSON text that comes in pieces, of which only the end matters.
 //!
-//! Engines report usage at the top of an answer or of an event, and late in it. Of a text up to [`MOST`] bytes all is
+//! Engines report usage, and that they failed, at the top of an answer or of an event, and late in it. Of a text up to [`MOST`] bytes all is
 //! kept and read; of a longer one the last [`KEEP`], and there a key is believed only where what follows it closes the
 //! text exactly: nothing that a client wrote and an engine echoes (tools, schemas, metadata) stands so far out.
 use std::sync::LazyLock;
 
 use memchr::memmem::{Finder, FinderRev};
 use serde::Deserialize;
+
+use super::failure::Failure;
 
 /// Longest text that is read whole, and most that is ever kept of one.
 pub(super) const MOST: usize = 64 * 1024;
@@ -15,9 +17,9 @@ const KEEP: usize = MOST / 2;
 /// Keys of a longer text that are looked at, from its end.
 const LOOKS: usize = 4;
 
-/// The keys under which usage is reported.
-static KEYS: LazyLock<[Finder<'static>; 3]> =
-    LazyLock::new(|| [&b"\"usage\""[..], b"\"meta_info\"", b"\"timings\""].map(Finder::new));
+/// The keys under which usage is reported, and errors. (In a string that a model wrote, quotes are escaped.)
+static KEYS: LazyLock<[Finder<'static>; 4]> =
+    LazyLock::new(|| [&b"\"usage\""[..], b"\"meta_info\"", b"\"timings\"", b"\"error\""].map(Finder::new));
 static LAST_USAGE: LazyLock<FinderRev<'static>> = LazyLock::new(|| FinderRev::new(b"\"usage\""));
 
 /// Whether a text may report usage: whatever else is in it is not worth parsing.
@@ -26,7 +28,8 @@ pub(super) fn may_report(text: &[u8]) -> bool {
         key.find_iter(text).any(|at| {
             let value = text.get(at + key.needle().len()..).unwrap_or_default().trim_ascii_start();
             // SGLang writes `"usage":null` into every event of a completion.
-            value.strip_prefix(b":").is_some_and(|value| value.trim_ascii_start().starts_with(b"{"))
+            let object = |value: &[u8]| matches!(value.trim_ascii_start().first(), Some(b'{' | b'"'));
+            value.strip_prefix(b":").is_some_and(object)
         })
     })
 }
@@ -113,11 +116,14 @@ pub(super) struct Report {
     /// SGLang's `/generate`.
     meta_info: Option<Counts>,
     timings: Option<Timings>,
+    error: Option<Failure>,
 }
 
 #[derive(Debug, Deserialize)]
 struct Inner {
     usage: Option<Counts>,
+    /// Of a response that failed.
+    error: Option<Failure>,
 }
 
 /// Counts under all the names that they have.
@@ -147,9 +153,11 @@ struct Timings {
     predicted_n: Option<u32>,
 }
 
-/// What is known of an answer's tokens so far.
+/// What is known of an answer so far.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Known {
+    /// The engine has said that it failed.
+    pub failed: bool,
     pub prompt: Option<u32>,
     pub cached: Option<u32>,
     pub completion: Option<u32>,
@@ -158,6 +166,8 @@ pub(super) struct Known {
 impl Report {
     /// Adds what it says to what is known: the later word stands, and what it leaves out stays.
     pub fn onto(self, known: &mut Known) {
+        let inner = self.response.as_ref().and_then(|inner| inner.error.as_ref());
+        known.failed |= [self.error.as_ref(), inner].into_iter().flatten().any(Failure::is_the_engines);
         let inner = |inner: Option<Inner>| inner.and_then(|inner| inner.usage);
         let counts = self.usage.or(inner(self.response)).or(inner(self.message)).or(self.meta_info);
         let new = match (counts, self.timings) {
@@ -166,6 +176,7 @@ impl Report {
                 prompt: cache_n.zip(prompt_n).map(|(cached, computed)| cached.saturating_add(computed)),
                 cached: cache_n,
                 completion: predicted_n,
+                failed: false,
             },
             (None, None) => return,
         };
@@ -191,6 +202,7 @@ impl Counts {
                 .or(self.cache_read_input_tokens)
                 .or(self.cached_tokens),
             completion: self.completion_tokens.or(self.output_tokens),
+            failed: false,
         }
     }
 }

@@ -2,9 +2,11 @@
 //! report of the tokens they used.
 //!
 //! Answers are watched beside the relay. Nothing here can change, delay or refuse one; what is not understood is unknown.
+pub mod doctor;
 mod document;
 pub mod events;
 mod exposition;
+mod failure;
 mod follow;
 pub mod info;
 pub mod orca;

@@ -26,7 +26,7 @@ pub struct Usage {
     pub completion_tokens: u32,
 }
 
-/// Watches one answer's body for its usage: at most 64 KiB of it are kept, and only what can report is parsed.
+/// Watches one answer's body for its usage, and for an error of the engine's: at most 64 KiB of it are kept, and only what can report is parsed.
 #[derive(Debug)]
 pub struct Observer {
     stream: bool,
@@ -63,6 +63,12 @@ impl Observer {
             reports.filter_map(|line| document::read(line, line.len())).for_each(|report| report.onto(&mut self.known));
         }
         self.open.push(open);
+    }
+
+    /// The body is whole: whether the engine says in it that it failed.
+    pub fn failed(&mut self) -> bool {
+        self.close();
+        self.known.failed
     }
 
     /// The body is whole: what it reported, if it did.

@@ -87,6 +87,11 @@ impl Breaker {
         }
     }
 
+    /// Requests that failed one after the other, up to now.
+    pub fn fails_in_a_row(&self) -> u32 {
+        self.in_a_row
+    }
+
     /// A request failed. True if this opened it.
     pub fn failed(&mut self, now: Instant) -> bool {
         if matches!(self.at, At::Open { .. }) {

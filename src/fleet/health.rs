@@ -37,6 +37,8 @@ pub(super) struct Judgement {
     breaker: Breaker,
     warming_since: Option<Instant>,
     fault: Option<Box<str>>,
+    /// It answers, and says that it is not ready yet.
+    starting: bool,
     /// The engine says that it sleeps.
     asleep: bool,
     /// A connection was refused since the last that was not: the process is gone, and its cache with it.
@@ -73,6 +75,7 @@ impl Judgement {
             breaker: Breaker::new(breaker),
             warming_since: joins.then(Instant::now),
             fault: None,
+            starting: false,
             asleep: false,
             gone: false,
         }
@@ -99,8 +102,8 @@ impl Judgement {
     }
 
     fn down(&self) -> Down {
-        if self.asleep {
-            // Nobody wakes it by asking.
+        if self.asleep || self.starting {
+            // Nobody wakes it, or makes it faster, by asking.
             return Down::Unreachable;
         }
         match (self.up, self.reachable, self.breaker.ejected_since()) {
@@ -129,12 +132,13 @@ impl Replica {
         judgement.failures = 0;
         judgement.fault = None;
         judgement.gone = false;
+        let started = std::mem::take(&mut judgement.starting);
         judgement.successes = judgement.successes.saturating_add(1);
         let first = !self.confirmed.swap(true, Ordering::AcqRel) && !self.joined;
         let mut back = false;
         if !judgement.up && judgement.successes >= self.health().healthy_after {
             judgement.up = true;
-            if !judgement.reachable {
+            if !judgement.reachable || started {
                 // Gone and back: a new process, that need not answer for the old one.
                 judgement.breaker.reset();
             }
@@ -160,7 +164,16 @@ impl Replica {
         let mut judgement = self.judgement.lock();
         judgement.successes = 0;
         judgement.failures = judgement.failures.saturating_add(1);
-        judgement.reachable = matches!(fault, Fault::Sick(_));
+        judgement.reachable = matches!(fault, Fault::Sick(_) | Fault::Unready { .. });
+        if let Fault::Unready { loads, .. } = fault {
+            // Of one that was there all the time it is a judgement, and can be wrong; one that has just come is loading.
+            let new = *loads || judgement.gone;
+            if new && !std::mem::replace(&mut judgement.starting, true) {
+                judgement.up = false;
+                judgement.breaker.reset();
+                tracing::info!(replica = %self.id(), cause = fault.cause(), "replica is not ready yet");
+            }
+        }
         if matches!(fault, Fault::Refused(_)) && !std::mem::replace(&mut judgement.gone, true) {
             self.lose_cache();
             self.heard.lock().forget_process();
@@ -199,8 +212,19 @@ impl Replica {
         self.failed("connection ended before the response head");
     }
 
+    /// A request's answer began well, and told in its end that the engine failed. Probes find out soon whether all of it has.
+    pub fn failed_in_answer(&self) {
+        self.failed("the engine says in its answers that it failed");
+        self.probe_now.notify_one();
+    }
+
     fn failed(&self, cause: &str) {
         let mut judgement = self.judgement.lock();
+        if judgement.starting {
+            // It has said so.
+            return;
+        }
+        let first = judgement.breaker.fails_in_a_row() == 0;
         if judgement.breaker.failed(Instant::now()) {
             self.metrics().breaker_opened.inc();
             self.publish(&judgement);
@@ -211,6 +235,9 @@ impl Replica {
             };
             tracing::warn!(replica = %self.id(), cause, open_for_ms, "breaker opened: requests fail there");
             // So that the prober knows when it is needed next.
+            self.probe_now.notify_one();
+        } else if first {
+            // Whether it is gone, or loads its model, a probe tells before many requests have met it.
             self.probe_now.notify_one();
         }
     }

@@ -1,7 +1,8 @@
 //! One probe: the health path answers 2xx and, if so wished, `/v1/models` lists the model.
 use bytes::Bytes;
-use http::{Request, header};
+use http::{Request, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
+use memchr::memmem;
 use serde::Deserialize;
 use tokio::time::{Instant, timeout_at};
 
@@ -21,6 +22,13 @@ pub(super) enum Fault {
     Refused(String),
     /// One could, but what came was wrong, or nothing.
     Sick(String),
+    /// It answers that it is not ready (503).
+    Unready {
+        /// What it answered.
+        cause: String,
+        /// It says that it loads its model.
+        loads: bool,
+    },
     /// This machine has run out of something: that says nothing of the replica.
     Local(String),
 }
@@ -30,6 +38,7 @@ impl Fault {
     pub fn cause(&self) -> &str {
         match self {
             Self::Unreachable(cause) | Self::Refused(cause) | Self::Sick(cause) | Self::Local(cause) => cause,
+            Self::Unready { cause, .. } => cause,
         }
     }
 
@@ -115,6 +124,11 @@ impl Replica {
         let status = response.status();
         let body = Limited::new(response.into_body(), most).collect().await;
         let body = body.map(|body| body.to_bytes()).inspect(|_| self.connections().give_back(connection));
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            // llama.cpp: `{"error":{"message":"Loading model","type":"unavailable_error","code":503}}`.
+            let loads = body.is_ok_and(|body| memmem::find(&body.to_ascii_lowercase(), b"loading").is_some());
+            return Ok(Err(Fault::Unready { cause: format!("{path} answered {status}"), loads }));
+        }
         if !status.is_success() {
             return Ok(Err(Fault::Sick(format!("{path} answered {status}"))));
         }

@@ -27,6 +27,8 @@ pub enum Outcome {
     ClientError,
     /// So did its 5xx.
     EngineError,
+    /// So did its 200, and it says in its body that it failed.
+    EngineFailed,
     /// The client left first.
     ClientGone,
     /// The answer broke off after its head.
@@ -46,6 +48,7 @@ impl Outcome {
             Self::Ok => "ok",
             Self::ClientError => "client_error",
             Self::EngineError => "engine_error",
+            Self::EngineFailed => "engine_failed",
             Self::ClientGone => "client_gone",
             Self::ResetMidstream => "upstream_reset_midstream",
             Self::IdleTimeout => "idle_timeout",
@@ -314,6 +317,12 @@ impl Exchange {
     pub fn finished(&mut self) {
         let outcome = self.status.map_or(Outcome::Ok, Outcome::of);
         self.close(outcome);
+    }
+
+    /// The answer arrived whole, and is that the engine failed.
+    pub fn engine_failed(&mut self) {
+        self.error = Some("the engine says in its answer that it failed".into());
+        self.close(Outcome::EngineFailed);
     }
 
     /// The answer broke off.

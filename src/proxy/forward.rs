@@ -15,6 +15,7 @@ use super::head;
 use super::problem::Problem;
 use crate::api::{Cause, Phase};
 use crate::config::RetryOn;
+use crate::engine::orca::Orca;
 use crate::fleet::{self, ConnectError, Connection, Decided, Pool, Replica, SendFailure, Waiting};
 use crate::routing::{self, Effect, Refusal, State};
 
@@ -134,6 +135,9 @@ pub async fn forward(
                 let status = response.status();
                 let pushed_back = response.headers().contains_key(header::RETRY_AFTER);
                 replica.answered(status, pushed_back);
+                if let Some(orca) = Orca::of(response.headers()) {
+                    replica.heard_queue(orca.waiting(), orca.cache_use, exchange.proxy().clock().now());
+                }
                 let on_success = on_success.filter(|_| status.is_success());
                 if !status.is_success() {
                     exchange.refused();

@@ -114,8 +114,13 @@ impl Relay {
         if let Some(connection) = self.connection.take() {
             self.replica.connections().give_back(connection);
         }
+        let mut usage = self.usage.take();
+        if usage.as_mut().is_some_and(Observer::failed) {
+            self.replica.failed_in_answer();
+            return self.exchange.engine_failed();
+        }
         if std::mem::take(&mut self.reports) {
-            self.exchange.used(self.usage.take().and_then(Observer::finish));
+            self.exchange.used(usage.and_then(Observer::finish));
         }
         self.exchange.finished();
     }

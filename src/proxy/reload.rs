@@ -14,7 +14,7 @@ use tokio::task::AbortHandle;
 use super::{Proxy, Snapshot};
 use crate::config::{self, Config, Discover, Errors};
 use crate::engine::{self, events::Listeners};
-use crate::fleet::{Encoders, Fleet, Found, Leaving, discovery};
+use crate::fleet::{Encoders, Fleet, Found, Leaving, Pool, discovery};
 use crate::telemetry;
 
 /// A file whose changes were not seen is looked at so often.
@@ -225,6 +225,15 @@ impl Proxy {
         self.listen(&mut desired, &self.snapshot().fleet);
         let weak = Arc::downgrade(self);
         runtime.spawn(sweep(weak));
+        let weak = Arc::downgrade(self);
+        let members = move || {
+            let snapshot = weak.upgrade().filter(|proxy| !proxy.draining())?.snapshot();
+            let of = |pool: &Arc<Pool>| -> Vec<_> {
+                pool.replicas().iter().map(|replica| (pool.clone(), replica.clone())).collect()
+            };
+            Some(snapshot.fleet.pools().iter().flat_map(of).collect())
+        };
+        runtime.spawn(engine::doctor::rounds(members));
         let path = self.changes.file.get()?.clone();
         let weak = Arc::downgrade(self);
         let follow = async move {

@@ -257,3 +257,17 @@ async fn d8_an_engine_that_does_not_answer_delays_nobody_s_report() {
     assert_eq!(connections.len(), asked.len(), "one at a time, and each given up before the next");
     assert_eq!(proxy.replicas().await[0]["state"], "ready", "what an engine says is not its health");
 }
+
+/// vLLM says it in the head of an answer whose client asked for it: no look is waited for.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_answer_says_of_the_engine_s_queue_counts_too() {
+    let orca = |value: &'static str| [("endpoint-load-metrics", value)];
+    let busy = orca("TEXT named_metrics.kv_cache_usage_perc=0.5, named_metrics.num_requests_waiting=20");
+    let idle = orca("JSON {\"named_metrics\": {\"kv_cache_usage_perc\": 0.5, \"num_requests_waiting\": 0}}");
+    let engines = [Upstream::fixed(200, &busy, "e0").await, Upstream::fixed(200, &idle, "e1").await];
+    let pool = engines.iter().fold(Pool::model("m"), |pool, engine| pool.at(engine.address()));
+    let proxy = Proxy::start(&Config::new(pool.with("policy: round_robin").with("engine_metrics: 1h"))).await;
+    let [first, _] = shares(&proxy, 10).await;
+    assert_eq!(first, 1, "it told with its first answer");
+    assert_eq!(engine(&proxy, 0).await["waiting"], 20);
+}

@@ -10,6 +10,7 @@ mod behind;
 mod cache_aware;
 mod client_leaves;
 mod discovery;
+mod doctor;
 mod drain;
 mod encoding;
 mod engine_load;

@@ -148,4 +148,9 @@ async fn an_engine_killed_in_mid_stream_is_relayed_as_it_died() {
     let events = sse_events(&answer.body);
     assert_eq!(events.last().unwrap().data, "[DONE]");
     assert_eq!(events.iter().filter(|event| event.data.contains("\"error\"")).count(), 1, "none is added");
+    let outcome = "warmroute_requests_total{outcome=\"engine_failed\"}";
+    wait_until("it is counted as what it is", PATIENCE, || async { proxy.metric(outcome).await == 1.0 }).await;
+    assert_eq!(proxy.metric("warmroute_usage_reports_total").await, 0.0, "it reports nothing");
+    proxy.process.says("its line", |line| line.contains("outcome=engine_failed") && line.contains("status=200")).await;
+    proxy.load_is_zero().await;
 }

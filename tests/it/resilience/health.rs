@@ -176,3 +176,64 @@ async fn a_replica_without_the_model_is_down_where_that_matters() {
     assert!(row["probe"]["fault"].as_str().is_some_and(|fault| fault.contains("`m`")), "{row}");
     assert_eq!(drive(&proxy, 10).await, 10);
 }
+
+/// Engines whose health is well and whose every stream ends in the word that the engine failed.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_whose_answers_say_that_it_failed_is_left_out() {
+    let dies = Upstream::start(|_, mut wire| async move {
+        let body = "data: {\"choices\":[]}\n\ndata: {\"error\":{\"code\":500,\"message\":\"x\"}}\n\ndata: [DONE]\n\n";
+        wire.reply(200, &[("Content-Type", "text/event-stream")], body.as_bytes()).await.ok()?;
+        Some(wire)
+    })
+    .await;
+    let well = Engine::answering(200).await;
+    let pool = Pool::model("m").with("policy: round_robin").with(OPENS).at(dies.address()).at(well.upstream.address());
+    let proxy = Proxy::start(&Config::new(pool)).await;
+    let mut client = proxy.client().await;
+    for _ in 0..60 {
+        assert_eq!(client.exchange(&chat(true, 1)).await.status(), 200, "its bytes pass as they are");
+    }
+    let seen = dies.seen("/v1/chat/completions").len();
+    assert!((10..=12).contains(&seen), "{seen}: half of what it was sent, once that is enough to judge");
+    assert_eq!(breaker(&proxy, 0).await, "open");
+    assert_eq!(count(&proxy, "warmroute_requests_total{outcome=\"engine_failed\"}").await, seen);
+}
+
+/// llama.cpp listens at once, and answers 503 to everything until its model is loaded.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_loads_its_model_is_not_ready_and_no_fault() {
+    let loading = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let shown = loading.clone();
+    let engine = Upstream::start(move |_, mut wire| {
+        let loads = shown.load(Ordering::SeqCst);
+        async move {
+            let body = "{\"error\":{\"message\":\"Loading model\",\"type\":\"unavailable_error\",\"code\":503}}";
+            let (status, body) = if loads { (503, body) } else { (200, "{}") };
+            wire.reply(status, &[("Content-Type", "application/json")], body.as_bytes()).await.ok()?;
+            Some(wire)
+        }
+    })
+    .await;
+    let well = Engine::answering(200).await;
+    let health = "health: { path: /probe, interval: 100ms, timeout: 5s }";
+    let pool = Pool::model("m").with("policy: round_robin").with(health);
+    let proxy = Proxy::start(&Config::new(pool.at(engine.address()).at(well.upstream.address()))).await;
+    let state = async |wanted: &str| {
+        wait_until(wanted, PATIENCE, || async { proxy.replicas().await[0]["state"] == wanted }).await;
+    };
+    state("down").await;
+    assert_eq!(drive(&proxy, 20).await, 20, "nobody meets it");
+    loading.store(false, Ordering::SeqCst);
+    wait_until("it is up", PATIENCE, || async { proxy.replicas().await[0]["probe"]["up"] == true }).await;
+    assert_eq!(drive(&proxy, 20).await, 20);
+    // It is told to load another one, between two probes: the first requests that meet that find it out.
+    loading.store(true, Ordering::SeqCst);
+    drive(&proxy, 40).await;
+    state("down").await;
+    let met = engine.seen("/v1/chat/completions").len();
+    assert_eq!(drive(&proxy, 20).await, 20);
+    assert_eq!(engine.seen("/v1/chat/completions").len(), met);
+    loading.store(false, Ordering::SeqCst);
+    wait_until("it is up again", PATIENCE, || async { proxy.replicas().await[0]["probe"]["up"] == true }).await;
+    assert_eq!(breaker(&proxy, 0).await, "closed", "a new model need not answer for the loading of it");
+}
