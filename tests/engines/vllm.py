@@ -108,8 +108,26 @@ class Engine:
         return get(self.address, "/health")[0] == 200
 
     def kill(self):
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        """kill -9 of the server on our port, and of its children."""
+        children, server = {}, None
+        for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+            try:
+                pid, parent = int(stat.parent.name), int(stat.read_text().rsplit(")", 1)[1].split()[1])
+                command = (stat.parent / "cmdline").read_bytes().split(b"\0")
+            except (OSError, ValueError):
+                continue
+            children.setdefault(parent, []).append(pid)
+            if b"vllm.entrypoints.openai.api_server" in command and str(self.port).encode() in command and (
+                command[0].endswith(b"python")
+            ):
+                server = pid
+        family = [server]
+        for pid in family:
+            family.extend(children.get(pid, []))
+        for pid in family:
+            os.kill(pid, signal.SIGKILL)
+        if self.process:
+            self.process.wait()
 
 
 class Router:
@@ -255,7 +273,7 @@ CASES = {"accuracy": accuracy, "killed": killed, "resets": resets}
 
 def main():
     LOGS.mkdir(exist_ok=True)
-    # For a quick look: `VLLM_RUNNING=PORT:KVPORT,PORT:KVPORT`. Such engines can't be killed.
+    # For a quick look: `VLLM_RUNNING=PORT:KVPORT,PORT:KVPORT`.
     running = os.environ.get("VLLM_RUNNING", ",").split(",")
     engines = [Engine(name, where) for name, where in zip("ab", running)]
     for engine in engines:
