@@ -218,12 +218,12 @@ def killed(engines):
             threading.Thread(target=watch, daemon=True).start()
 
     def watch():
-        until("the killed engine is healthy again", 240, victim.healthy)
+        until("the killed engine is healthy again", 900, victim.healthy)
         state["healthy"] = time.time()
 
     rows = load.run(router.address, MODEL, seed="killed", after=after, turns=4)
     # The load may be over before the engine is back: another follows until it is used.
-    until("the killed engine is healthy again", 240, lambda: "healthy" in state)
+    until("the killed engine is healthy again", 900, lambda: "healthy" in state)
     later = load.run(router.address, MODEL, seed="killed, later", turns=3)
     router.stop()
     every = rows + later
