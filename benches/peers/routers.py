@@ -114,10 +114,13 @@ def ours(name, folder, replicas, pools, threads="1"):
     port = free_port()
     urls = "".join(f'\n      - "http://127.0.0.1:{port}"' for port in replicas)
     text = f"listen: 127.0.0.1:{port}\nadmin: 127.0.0.1:{free_port()}\npools:\n" + pools.replace("$replicas", urls)
-    (folder / f"{name}.yaml").write_text(text)
+    # It watches its folder, in which nobody else should write.
+    folder = folder / name
+    folder.mkdir()
+    (folder / "router.yaml").write_text(text)
     env = {"TOKIO_WORKER_THREADS": threads} if threads else {}
     # The access log is on, as is its default, and is written to standard output.
-    return Process(name, folder, [WARMROUTE, "serve", "--config", f"{name}.yaml"], port, env)
+    return Process(name, folder, [WARMROUTE, "serve", "--config", "router.yaml"], port, env)
 
 
 ANY = "  - models: any\n    policy: round_robin\n    replicas:$replicas\n"
