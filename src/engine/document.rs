@@ -87,6 +87,11 @@ fn last(text: &[u8]) -> &[u8] {
 /// What a text of so many bytes reports, of which `end` is at least what matters.
 pub(super) fn read(end: &[u8], length: usize) -> Option<Report> {
     if length <= MOST {
+        // Most often it is in the last key of that name, and what stands before that need not be read.
+        let last = LAST_USAGE.rfind(end).and_then(|at| as_the_rest_of("{", end.get(at..)?));
+        if last.as_ref().is_some_and(Report::has_usage) {
+            return last;
+        }
         return may_report(end).then(|| serde_json::from_slice(json_of(end)).ok()).flatten();
     }
     let end = last(end).trim_ascii_end();
@@ -164,6 +169,10 @@ pub(super) struct Known {
 }
 
 impl Report {
+    fn has_usage(&self) -> bool {
+        self.usage.is_some()
+    }
+
     /// Adds what it says to what is known: the later word stands, and what it leaves out stays.
     pub fn onto(self, known: &mut Known) {
         let inner = self.response.as_ref().and_then(|inner| inner.error.as_ref());

@@ -1,25 +1,31 @@
 //! Connections to one replica: HTTP/1.1, opened when none is idle, kept for reuse for a few seconds.
 //!
-//! A [`Connection`] owns its socket's task. Dropping it closes the socket at once, which is how an engine learns that
-//! nobody waits for its answer any more; only a connection whose response was read to its end goes back
-//! ([`Connections::give_back`]). Reuse ends before the engines' own keep-alive does (5 s for uvicorn), so that a request
+//! A [`Connection`] owns its socket, and so does the [`Received`] answer that comes by it. Dropping either closes the
+//! socket at once, which is how an engine learns that nobody waits for its answer any more; only a connection whose
+//! response was read to its end goes back ([`Connections::give_back`]). Reuse ends before the engines' own keep-alive does (5 s for uvicorn), so that a request
 //! rarely meets a closing connection.
+use std::future::poll_fn;
 use std::io;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
+use futures_util::FutureExt;
 use http::{Request, Response};
+use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
-use tokio::task::AbortHandle;
 
+use super::driven::Driven;
+use super::payload::Payload;
 use super::upstream_tls::{UpstreamTls, Wire};
 use crate::config::{ReplicaTls, ReplicaUrl};
 
@@ -30,7 +36,7 @@ const MAX_IDLE: usize = 1_024;
 /// few of these). Also the largest response head.
 const READ: usize = 64 * 1024;
 
-/// How long an idle connection may take to be ready: its task has only to be run once.
+/// How long an idle connection may take to be ready.
 const READY: Duration = Duration::from_millis(50);
 
 /// Why no connection could be opened.
@@ -101,16 +107,10 @@ struct Idle {
 /// One open connection. Dropped, it closes at once.
 #[derive(Debug)]
 pub struct Connection {
-    sender: SendRequest<Full<Bytes>>,
-    task: AbortHandle,
+    sender: SendRequest<Full<Payload>>,
+    driven: Driven,
     /// What its certificate was judged by.
     tls: Option<Arc<UpstreamTls>>,
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
 }
 
 impl Connection {
@@ -118,12 +118,58 @@ impl Connection {
     ///
     /// # Errors
     /// [`SendFailure`] tells whether the engine may have seen the request.
-    pub async fn send(&mut self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, SendFailure> {
-        self.sender.try_send_request(request).await.map_err(|mut error| {
-            let unsent = error.take_message().is_some();
-            let error = error.into_error();
-            if unsent { SendFailure::Unsent(error) } else { SendFailure::Sent(error) }
-        })
+    pub async fn send(mut self, request: Request<Full<Payload>>) -> Result<Response<Received>, SendFailure> {
+        self.driven.busy();
+        let answered = {
+            let mut answer = pin!(self.sender.try_send_request(request));
+            poll_fn(|cx| self.driven.drive(cx, |cx| answer.as_mut().poll(cx))).await
+        };
+        match answered {
+            Ok(response) => Ok(response.map(|incoming| Received { incoming, connection: self })),
+            Err(mut error) => {
+                let unsent = error.take_message().is_some();
+                let error = error.into_error();
+                Err(if unsent { SendFailure::Unsent(error) } else { SendFailure::Sent(error) })
+            }
+        }
+    }
+
+    /// Waits until it can take a request.
+    async fn ready(&mut self) -> Result<(), hyper::Error> {
+        let Self { sender, driven, .. } = self;
+        poll_fn(|cx| driven.drive(cx, |cx| sender.poll_ready(cx))).await
+    }
+}
+
+/// An answer's body, and the connection it comes by.
+#[derive(Debug)]
+pub struct Received {
+    incoming: Incoming,
+    connection: Connection,
+}
+
+impl Received {
+    /// The connection, once the body is at its end; before that, it can't be used again.
+    pub fn into_connection(self) -> Connection {
+        self.connection
+    }
+}
+
+impl Body for Received {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let Self { incoming, connection } = self.get_mut();
+        connection.driven.drive(cx, |cx| Pin::new(&mut *incoming).poll_frame(cx))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.incoming.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.size_hint()
     }
 }
 
@@ -183,10 +229,13 @@ impl Connections {
                 self.idle.lock().retain(|idle| idle.since > since);
                 return None;
             }
-            // Ready at once, but for the moment in which its task has not run since the last response's end. One whose
-            // replica answered early and has not taken the rest of that request may never be: it is closed, and a fresh
-            // one is due.
-            match tokio::time::timeout(READY, connection.sender.ready()).await {
+            // Ready at once, or found to be closed. One whose replica answered early and has not taken the rest of that
+            // request may never be: it is closed, and a fresh one is due.
+            let ready = match connection.ready().now_or_never() {
+                Some(ready) => Ok(ready),
+                None => tokio::time::timeout(READY, connection.ready()).await,
+            };
+            match ready {
                 Ok(Ok(())) => return Some(connection),
                 Ok(Err(_)) => {}
                 Err(_) => return None,
@@ -208,9 +257,7 @@ impl Connections {
                 Some(tls) => tls.connect(stream).await.map_err(ConnectError::Tls)?,
             };
             let (sender, connection) = http1::Builder::new().max_buf_size(READ).handshake(TokioIo::new(wire)).await?;
-            // Its error reaches whoever waits for a response; nobody else needs it.
-            let task = tokio::spawn(async move { drop(connection.await) }).abort_handle();
-            Ok(Connection { sender, task, tls })
+            Ok(Connection { sender, driven: Driven::new(connection), tls })
         };
         let timeout = self.timers.load().connect;
         match tokio::time::timeout(timeout, connect).await {
@@ -223,17 +270,15 @@ impl Connections {
     ///
     /// # Errors
     /// Why there was no answer, for people.
-    pub async fn ask(&self, request: Request<Full<Bytes>>) -> Result<(Response<Incoming>, Connection), String> {
-        if let Some(mut idle) = self.take_idle().await
+    pub async fn ask(&self, request: Request<Full<Payload>>) -> Result<Response<Received>, String> {
+        if let Some(idle) = self.take_idle().await
             && let Ok(response) = idle.send(request.clone()).await
         {
-            return Ok((response, idle));
+            return Ok(response);
         }
-        let mut fresh = self.open().await.map_err(|error| error.to_string())?;
-        match fresh.send(request).await {
-            Ok(response) => Ok((response, fresh)),
-            Err(SendFailure::Unsent(error) | SendFailure::Sent(error)) => Err(error.to_string()),
-        }
+        let fresh = self.open().await.map_err(|error| error.to_string())?;
+        let sent = fresh.send(request).await;
+        sent.map_err(|(SendFailure::Unsent(error) | SendFailure::Sent(error))| error.to_string())
     }
 
     /// Takes a connection back whose response was read to its end.
@@ -241,6 +286,7 @@ impl Connections {
         if connection.sender.is_closed() {
             return;
         }
+        connection.driven.rest();
         let mut idle = self.idle.lock();
         if idle.len() < MAX_IDLE && !self.closed.load(Ordering::Acquire) && self.is_current(&connection) {
             idle.push(Idle { connection, since: Instant::now() });

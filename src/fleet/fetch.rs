@@ -5,7 +5,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
 
-use super::Replica;
+use super::{Payload, Replica};
 
 /// An answer, whole.
 #[derive(Debug)]
@@ -40,13 +40,12 @@ impl Replica {
         if body.is_some() {
             request = request.header(header::CONTENT_TYPE, "application/json");
         }
-        let request = request.body(Full::new(body.unwrap_or_default())).map_err(|error| format!("{path}: {error}"))?;
+        let request = request.body(Full::new(Payload::from(body.unwrap_or_default()))).map_err(|error| format!("{path}: {error}"))?;
         let asked = async {
-            let (response, connection) = self.connections().ask(request).await?;
-            let (head, body) = response.into_parts();
-            let body = Limited::new(body, most).collect().await.map_err(|error| format!("{path}: {error}"))?;
-            self.connections().give_back(connection);
-            Ok(Fetched { status: head.status, headers: head.headers, body: body.to_bytes() })
+            let (head, mut body) = self.connections().ask(request).await?.into_parts();
+            let read = Limited::new(&mut body, most).collect().await.map_err(|error| format!("{path}: {error}"))?;
+            self.connections().give_back(body.into_connection());
+            Ok(Fetched { status: head.status, headers: head.headers, body: read.to_bytes() })
         };
         let late = || format!("{path}: no answer within {}", humantime::format_duration(within));
         tokio::time::timeout(within, asked).await.unwrap_or_else(|_| Err(late()))

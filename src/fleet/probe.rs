@@ -6,7 +6,7 @@ use memchr::memmem;
 use serde::Deserialize;
 use tokio::time::{Instant, timeout_at};
 
-use super::{ConnectError, Connection, Replica, SendFailure};
+use super::{ConnectError, Connection, Payload, Replica, SendFailure};
 
 /// Largest health answer that is read, so that the connection can be used again.
 const HEALTH_BODY: usize = 64 * 1024;
@@ -106,7 +106,7 @@ impl Replica {
     /// The outer error is the connection's.
     async fn get(
         &self,
-        mut connection: Connection,
+        connection: Connection,
         path: &str,
         most: usize,
     ) -> Result<Result<Bytes, Fault>, hyper::Error> {
@@ -114,7 +114,7 @@ impl Replica {
         if let Some(authorization) = self.authorization() {
             request = request.header(header::AUTHORIZATION, authorization);
         }
-        let request = match request.body(Full::new(Bytes::new())) {
+        let request = match request.body(Full::new(Payload::default())) {
             Ok(request) => request,
             Err(error) => return Ok(Err(Fault::Sick(format!("{path}: {error}")))),
         };
@@ -122,16 +122,17 @@ impl Replica {
             SendFailure::Unsent(error) | SendFailure::Sent(error) => error,
         })?;
         let status = response.status();
-        let body = Limited::new(response.into_body(), most).collect().await;
-        let body = body.map(|body| body.to_bytes()).inspect(|_| self.connections().give_back(connection));
+        let mut body = response.into_body();
+        let read = Limited::new(&mut body, most).collect().await;
+        let read = read.map(|read| read.to_bytes()).inspect(|_| self.connections().give_back(body.into_connection()));
         if status == StatusCode::SERVICE_UNAVAILABLE {
             // llama.cpp: `{"error":{"message":"Loading model","type":"unavailable_error","code":503}}`.
-            let loads = body.is_ok_and(|body| memmem::find(&body.to_ascii_lowercase(), b"loading").is_some());
+            let loads = read.is_ok_and(|body| memmem::find(&body.to_ascii_lowercase(), b"loading").is_some());
             return Ok(Err(Fault::Unready { cause: format!("{path} answered {status}"), loads }));
         }
         if !status.is_success() {
             return Ok(Err(Fault::Sick(format!("{path} answered {status}"))));
         }
-        Ok(Ok(body.unwrap_or_default()))
+        Ok(Ok(read.unwrap_or_default()))
     }
 }

@@ -12,7 +12,7 @@ use super::prompt::Unread;
 use super::{Proxy, Snapshot};
 use crate::api::{self, Body, Cause, Endpoint, Family, Hints, ModelName, Phase, Source};
 use crate::config::RequestEncoding;
-use crate::fleet::{Fleet, Pool};
+use crate::fleet::{Fleet, Payload, Pool};
 use crate::routing::{self, Prompt, SessionKey};
 
 /// Bytes of a body whose reading, at about a second a GB, is not done on an async thread.
@@ -25,7 +25,7 @@ pub struct Admitted {
     /// What it asks for.
     pub model: Option<Box<str>>,
     /// What is sent.
-    pub body: Bytes,
+    pub body: Payload,
     /// Whether the body was compressed when it came and no longer is.
     pub decoded: bool,
     /// Its session, when the policy asks for one.
@@ -44,7 +44,7 @@ pub struct Admitted {
 
 impl Admitted {
     /// A body that is nobody's business.
-    pub fn opaque(pool: Arc<Pool>, body: Bytes) -> Self {
+    pub fn opaque(pool: Arc<Pool>, body: Payload) -> Self {
         Self {
             pool,
             model: None,
@@ -96,7 +96,7 @@ pub async fn admit(
     snapshot: &Snapshot,
     endpoint: &Endpoint,
     headers: &HeaderMap,
-    received: Bytes,
+    received: Payload,
 ) -> Result<Admitted, Problem> {
     let fleet = &snapshot.fleet;
     if let Some(pool) = fleet.only_pool()
@@ -105,9 +105,10 @@ pub async fn admit(
         let prompt = if wants_prompt(pool, endpoint) { Unread::Nowhere("encoded") } else { Unread::Unused };
         return Ok(Admitted { session, prompt, ..Admitted::opaque(pool.clone(), received) });
     }
+    let received = received.into_whole();
     let coding = body::coding(headers)?;
     let plain = match coding {
-        Some(coding) => body::decode(received.clone(), coding, &snapshot.config.limits).await?,
+        Some(coding) => Box::pin(body::decode(received.clone(), coding, &snapshot.config.limits)).await?,
         None => received.clone(),
     };
     let (hints, unread) = match read(endpoint, headers, &plain).await {
@@ -137,6 +138,7 @@ pub async fn admit(
         None => Unread::of(pool, endpoint, &plain, &hints, adapter(pool, hints.model.as_ref())),
     };
     let (body, decoded) = outgoing_body(pool, endpoint, hints.model.as_ref(), coding, &received, &plain)?;
+    let body = body.into();
     let (pool, sequences, streams) = (pool.clone(), hints.sequences, hints.streams);
     let model = hints.model.map(|model| model.name.into());
     Ok(Admitted { pool, model, body, decoded, session, pinned, sequences, streams, prompt, unparsed: unread })
@@ -176,7 +178,7 @@ async fn read<'a>(endpoint: &Endpoint, headers: &HeaderMap, plain: &'a Bytes) ->
     match endpoint.body {
         Body::Form => {
             let boundary = api::boundary(headers).ok_or("the body must be multipart/form-data with a boundary")?;
-            let model = api::read_form(plain, &boundary).await;
+            let model = Box::pin(api::read_form(plain, &boundary)).await;
             let model = model.map_err(|error| format!("the form can't be read: {error}"))?;
             Ok(Hints { model, sequences: 1, ..Hints::default() })
         }

@@ -1,11 +1,12 @@
-//! A client's body: read whole into one buffer, and decoded when it is compressed.
+//! A client's body: read whole, and decoded when it is compressed.
 //!
 //! It is kept as it came, so that an attempt on another replica sends the same bytes.
 use std::error::Error;
 use std::io::{self, Read};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
+use futures_util::FutureExt;
 use http::{HeaderMap, header};
 use http_body::Body;
 use http_body_util::BodyExt;
@@ -18,13 +19,12 @@ use super::guard::Violation;
 use super::problem::Problem;
 use crate::api::{Cause, Phase};
 use crate::config::Limits;
+use crate::fleet::{Gathering, Payload};
 
 /// Bytes above which decoding leaves the async threads.
 const DECODE_ASIDE: usize = 64 * 1024;
 /// Bytes a second that a body must come at on average, once it has had twice the longest silence.
 const RATE: u64 = 1024;
-/// Most that is set aside on the word of a Content-Length alone.
-const TRUST: usize = 1 << 20;
 
 fn too_large(limits: &Limits) -> Problem {
     let message = format!("the body is larger than limits.body, {} bytes", limits.body);
@@ -36,20 +36,23 @@ fn too_large(limits: &Limits) -> Problem {
 /// # Errors
 /// When it is too large, stalls for longer than `stall`, drips ([`RATE`]), or breaks off. A length over the limit is
 /// refused before anything is read, hence before a waiting client is told to continue.
-pub async fn read(mut body: Incoming, limits: &Limits, stall: Duration) -> Result<Bytes, Problem> {
+pub async fn read(mut body: Incoming, limits: &Limits, stall: Duration) -> Result<Payload, Problem> {
     let hint = body.size_hint();
     if hint.lower() > limits.body as u64 {
         return Err(too_large(limits));
     }
-    let mut first: Option<Bytes> = None;
-    let mut rest = BytesMut::new();
-    let mut length = 0;
+    let mut read = Gathering::default();
     let began = Instant::now();
     while !body.is_end_stream() {
+        let length = read.len();
         // A byte now and then breaks no silence; without this it would hold its place for ever.
         let earned = Duration::from_millis(length as u64 * 1000 / RATE);
         let left = (stall * 2 + earned).saturating_sub(began.elapsed());
-        let frame = match tokio::time::timeout(stall.min(left), body.frame()).await {
+        let next = match body.frame().now_or_never() {
+            Some(next) => Ok(next),
+            None => tokio::time::timeout(stall.min(left), body.frame()).await,
+        };
+        let frame = match next {
             Ok(Some(Ok(frame))) => frame,
             Ok(None) => break,
             Ok(Some(Err(error))) => {
@@ -73,24 +76,12 @@ pub async fn read(mut body: Incoming, limits: &Limits, stall: Duration) -> Resul
             }
         };
         let Ok(data) = frame.into_data() else { continue };
-        length += data.len();
-        if length > limits.body {
+        if length + data.len() > limits.body {
             return Err(too_large(limits));
         }
-        match first.take() {
-            // A body that comes in one piece is never copied.
-            None if rest.is_empty() => first = Some(data),
-            before => {
-                if let Some(before) = before {
-                    let expected = usize::try_from(hint.lower()).unwrap_or(usize::MAX).min(TRUST);
-                    rest.reserve(expected.max(length));
-                    rest.extend_from_slice(&before);
-                }
-                rest.extend_from_slice(&data);
-            }
-        }
+        read.push(data);
     }
-    Ok(first.unwrap_or_else(|| rest.freeze()))
+    Ok(read.finish())
 }
 
 /// What the guard found in the body, if that is why it broke off.

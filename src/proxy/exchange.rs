@@ -3,12 +3,12 @@
 //! It travels with the request and ends up in the answer's body. Whatever happens to it (answered, cut, the client
 //! left and the future was dropped) it is closed exactly once: the reservation is released, the metrics count, the
 //! access-log line is written.
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
 
+use super::listener::Client;
 use super::problem::Problem;
 use super::prompt::Known;
 use super::{Proxy, Snapshot, head};
@@ -74,8 +74,8 @@ pub struct Exchange {
     started: Instant,
     phase: Phase,
     phase_started: Instant,
-    request_id: Arc<str>,
-    client: SocketAddr,
+    request_id: HeaderValue,
+    client: Arc<Client>,
     method: Method,
     path: &'static str,
     pool: Option<Arc<Pool>>,
@@ -102,7 +102,7 @@ pub struct Exchange {
 
 impl Exchange {
     /// A request whose head has arrived.
-    pub fn begin(proxy: Arc<Proxy>, request_id: Arc<str>, client: SocketAddr, method: Method) -> Self {
+    pub fn begin(proxy: Arc<Proxy>, request_id: HeaderValue, client: Arc<Client>, method: Method) -> Self {
         let now = Instant::now();
         Self {
             snapshot: proxy.snapshot(),
@@ -146,7 +146,7 @@ impl Exchange {
     }
 
     /// The id it goes by.
-    pub fn request_id(&self) -> &Arc<str> {
+    pub fn request_id(&self) -> &HeaderValue {
         &self.request_id
     }
 
@@ -303,7 +303,7 @@ impl Exchange {
         pool.metrics.parity[usize::from(ours != theirs)].inc();
         match pool.parity().compare(endpoint, ours, theirs) {
             Some(Verdict::Distrusted) => tracing::warn!(
-                pool = %pool_name, endpoint, request_id = %self.request_id, ours, theirs,
+                pool = %pool_name, endpoint, request_id = ?self.request_id, ours, theirs,
                 "the engine counts other tokens than the pool's tokenizer: prompts are cut as text until they agree"
             ),
             Some(Verdict::Trusted) => {
@@ -372,7 +372,7 @@ impl Exchange {
     pub fn expose(&self, headers: &mut HeaderMap) {
         // The peer of the socket, or whom a PROXY protocol header names that came from a configured peer; never what a
         // client says in a header.
-        let client = self.client.ip();
+        let client = self.client.address.ip();
         if !self.snapshot.config.expose.iter().any(|network| network.contains(&client)) {
             return;
         }
@@ -424,11 +424,11 @@ impl Exchange {
         }
         if self.snapshot.config.logging.access && self.proxy.access_log.enabled() {
             self.proxy.access_log.send(Record {
-                time: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
+                time: SystemTime::now(),
                 request_id: self.request_id.clone(),
-                client: self.client.to_string(),
-                method: known_method(&self.method).into(),
-                path: self.path.into(),
+                client: self.client.name.clone(),
+                method: known_method(&self.method),
+                path: self.path,
                 pool: self.pool.as_ref().map(|pool| pool.name().clone()),
                 replica: self.replica.as_ref().map(|replica| replica.id().clone()),
                 reason: self.reason.map(Reason::as_str),
@@ -444,8 +444,8 @@ impl Exchange {
                 phase: if whole { Phase::Finish } else { ended_in }.as_str(),
                 bytes_in: self.bytes_in,
                 bytes_out: self.bytes_out,
-                first_byte_ms: self.first_byte,
-                duration_ms: duration,
+                first_byte: self.first_byte,
+                duration,
                 error: self.error.take(),
             });
         }

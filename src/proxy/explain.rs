@@ -100,7 +100,7 @@ impl Proxy {
             return Err(Problem::new(Cause::PathNotFound, Phase::Head, message));
         };
         let snapshot = self.snapshot();
-        let mut admitted = admit(self, &snapshot, endpoint, headers, body).await?;
+        let mut admitted = admit(self, &snapshot, endpoint, headers, body.into()).await?;
         let unread = std::mem::take(&mut admitted.prompt);
         let known = self.bench.read(&admitted.pool, endpoint, unread).await;
         let prompt = known.as_ref().and_then(|known| known.prompt.clone());

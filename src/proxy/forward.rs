@@ -4,10 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::Full;
-use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 
 use super::exchange::Exchange;
@@ -16,7 +14,7 @@ use super::problem::Problem;
 use crate::api::{Cause, Phase};
 use crate::config::RetryOn;
 use crate::engine::orca::Orca;
-use crate::fleet::{self, ConnectError, Connection, Decided, Pool, Replica, SendFailure, Waiting};
+use crate::fleet::{self, ConnectError, Decided, Payload, Pool, Received, Replica, SendFailure, Waiting};
 use crate::routing::{self, Effect, Refusal, State};
 
 /// A request that is ready to be sent, as often as it takes.
@@ -29,7 +27,7 @@ pub struct Outgoing {
     /// Headers, but for those that depend on the replica.
     pub headers: HeaderMap,
     /// Body.
-    pub body: Bytes,
+    pub body: Payload,
     /// Which attempt a hop before said this is (`x-warmroute-attempt`); 0 when it said nothing. From 2 on it is a replay,
     /// and is not replayed again: attempts must not multiply from hop to hop. Anyone may say so, it only takes away.
     pub attempt: u32,
@@ -40,9 +38,7 @@ pub struct Outgoing {
 /// An answer whose head has arrived.
 pub struct Answered {
     /// It.
-    pub response: Response<Incoming>,
-    /// By which connection.
-    pub connection: Connection,
+    pub response: Response<Received>,
     /// From which replica.
     pub replica: Arc<Replica>,
     /// To be applied when the answer begins.
@@ -131,7 +127,7 @@ pub async fn forward(
                 && pool.may_replay()
         };
         match attempt(exchange, pool, &replica, outgoing, first_byte).await {
-            Ok((response, connection)) => {
+            Ok(response) => {
                 let status = response.status();
                 let pushed_back = response.headers().contains_key(header::RETRY_AFTER);
                 replica.answered(status, pushed_back);
@@ -151,7 +147,7 @@ pub async fn forward(
                 } else {
                     None
                 };
-                let answered = Answered { response, connection, replica: replica.clone(), on_success };
+                let answered = Answered { response, replica: replica.clone(), on_success };
                 if again.is_none() {
                     return Ok(answered);
                 }
@@ -286,14 +282,14 @@ async fn attempt(
     replica: &Replica,
     outgoing: &Outgoing,
     first_byte: Option<Duration>,
-) -> Result<(Response<Incoming>, Connection), Failure> {
+) -> Result<Response<Received>, Failure> {
     exchange.enter(Phase::Connect);
     let mut reuse = replica.connections().take_idle().await;
     loop {
-        let (mut connection, reused) = match reuse.take() {
+        let (connection, reused) = match reuse.take() {
             Some(connection) => (connection, true),
             None => {
-                let opened = replica.connections().open().await;
+                let opened = Box::pin(replica.connections().open()).await;
                 (opened.map_err(Failure::Unreachable)?, false)
             }
         };
@@ -314,7 +310,7 @@ async fn attempt(
         match sent {
             Ok(response) => {
                 // A connection whose framing is in doubt is dropped with the answer, never used again.
-                return head::check_answer(&response).map(|()| (response, connection)).map_err(|reason| {
+                return head::check_answer(&response).map(|()| response).map_err(|reason| {
                     let message = format!("the answer of replica {} can't be passed on: {reason}", replica.id());
                     Failure::Final(Cause::BadAnswer, Phase::FirstByte, message)
                 });
@@ -333,14 +329,16 @@ async fn attempt(
 }
 
 impl Outgoing {
-    fn request(&self, replica: &Replica, attempts: u32) -> Result<Request<Full<Bytes>>, Failure> {
-        let target = self.target.path_and_query().map_or("/", |target| target.as_str());
+    fn request(&self, replica: &Replica, attempts: u32) -> Result<Request<Full<Payload>>, Failure> {
         let base = &replica.url().base_path;
-        let target = if base.is_empty() { Uri::try_from(target) } else { Uri::try_from(format!("{base}{target}")) };
-        let target = target.map_err(|error| {
-            let message = format!("the target can't be joined with the base path of replica {}: {error}", replica.id());
-            Failure::Final(Cause::BadHead, Phase::Send, message)
-        })?;
+        let target = match self.target.path_and_query() {
+            Some(target) if base.is_empty() => Uri::from(target.clone()),
+            target => Uri::try_from(format!("{base}{}", target.map_or("/", |target| target.as_str()))).map_err(|error| {
+                let id = replica.id();
+                let message = format!("the target can't be joined with the base path of replica {id}: {error}");
+                Failure::Final(Cause::BadHead, Phase::Send, message)
+            })?,
+        };
         let mut request = Request::new(Full::new(self.body.clone()));
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = target;

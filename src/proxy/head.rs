@@ -2,8 +2,6 @@
 //!
 //! A deny-list: hop-by-hop fields (RFC 9110, section 7.6.1), those named in `Connection`, and our own go; everything
 //! else passes, duplicates included. Framing is never copied: hyper writes it anew from the body it is given.
-use std::sync::Arc;
-
 use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, header, request};
 
@@ -72,36 +70,39 @@ pub fn check(head: &request::Parts, limits: &Limits) -> Result<(), Problem> {
 }
 
 /// The client's request id if it is 1 to 128 of a safe alphabet, else a new one.
-pub fn request_id(headers: &HeaderMap) -> Arc<str> {
-    let safe = |id: &&str| {
+pub fn request_id(headers: &HeaderMap) -> HeaderValue {
+    let safe = |id: &&HeaderValue| {
         (1..=128).contains(&id.len())
-            && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':' | b'/'))
+            && id
+                .as_bytes()
+                .iter()
+                .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':' | b'/'))
     };
-    match headers.get(X_REQUEST_ID).and_then(|id| id.to_str().ok()).filter(safe) {
-        Some(id) => id.into(),
-        None => format!("{:032x}", fastrand::u128(..)).into(),
-    }
+    headers.get(X_REQUEST_ID).filter(safe).cloned().unwrap_or_else(new_request_id)
 }
 
-fn strip_hop_by_hop(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = headers
+/// 32 hexadecimal digits.
+fn new_request_id() -> HeaderValue {
+    let random = fastrand::u128(..);
+    let digits: [u8; 32] = std::array::from_fn(|at| b"0123456789abcdef"[(random >> (4 * at) & 15) as usize]);
+    HeaderValue::from_bytes(&digits).unwrap_or(HeaderValue::from_static("-"))
+}
+
+/// What goes from any head that passes: hop-by-hop fields, those that `Connection` names, and names of our own, which are
+/// ours alone in both directions.
+fn strip(headers: &mut HeaderMap, more: impl Fn(&HeaderName) -> bool) {
+    let goes = |name: &HeaderName| {
+        HOP_BY_HOP.contains(name) || name.as_str().starts_with("x-warmroute-") || more(name)
+    };
+    let named = headers
         .get_all(header::CONNECTION)
         .iter()
         .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
         .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
         // A Connection header that names Host asks us to forge a request; that one stays.
-        .filter(|name| name != header::HOST)
-        .collect();
-    for name in HOP_BY_HOP.iter().chain(&named) {
-        headers.remove(name);
-    }
-}
-
-/// Names of our own namespace are ours alone, in both directions: what a client or an engine says of them goes.
-fn strip_own(headers: &mut HeaderMap) {
-    let own: Vec<HeaderName> =
-        headers.keys().filter(|name| name.as_str().starts_with("x-warmroute-")).cloned().collect();
-    for name in own {
+        .filter(|name| name != header::HOST);
+    let going: Vec<HeaderName> = named.chain(headers.keys().filter(|name| goes(name)).cloned()).collect();
+    for name in going {
         headers.remove(name);
     }
 }
@@ -117,46 +118,35 @@ pub fn attempt(headers: &HeaderMap) -> u32 {
 pub fn to_replica(
     mut headers: HeaderMap,
     authority: Option<&Authority>,
-    client: Client,
+    client: &Client,
     trusted: &[IpNet],
-    request_id: &str,
+    request_id: &HeaderValue,
 ) -> HeaderMap {
     let host = headers.remove(header::HOST);
     let host = authority.and_then(|authority| HeaderValue::from_str(authority.as_str()).ok()).or(host);
-    strip_hop_by_hop(&mut headers);
-    headers.remove(header::EXPECT);
-    headers.remove(header::FORWARDED);
-    strip_own(&mut headers);
-    forwarded(&mut headers, client, trusted, host);
-    if let Ok(request_id) = HeaderValue::from_str(request_id) {
-        headers.insert(X_REQUEST_ID, request_id);
-    }
-    headers
-}
-
-/// Where a request came from. A trusted peer's word is kept and continued, any other's replaced.
-fn forwarded(headers: &mut HeaderMap, client: Client, trusted: &[IpNet], host: Option<HeaderValue>) {
+    // A trusted peer's word on where a request came from is kept and continued, any other's replaced.
     let ip = client.address.ip();
     let trusted = trusted.iter().any(|network| network.contains(&ip));
-    let mut way = Vec::new();
-    if trusted {
-        for value in headers.get_all(X_FORWARDED_FOR) {
-            way.extend_from_slice(value.as_bytes());
-            way.extend_from_slice(b", ");
-        }
-    } else {
-        headers.remove(X_FORWARDED_HOST);
-        headers.remove(X_FORWARDED_PROTO);
-    }
-    way.extend_from_slice(ip.to_string().as_bytes());
-    if let Ok(way) = HeaderValue::from_bytes(&way) {
-        headers.insert(X_FORWARDED_FOR, way);
-    }
-    if let (Some(host), false) = (host, headers.contains_key(X_FORWARDED_HOST)) {
+    strip(&mut headers, |name| {
+        *name == header::EXPECT
+            || *name == header::FORWARDED
+            || (!trusted && [X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO].contains(name))
+    });
+    let way = if trusted { way(&headers, client) } else { client.ip.clone() };
+    headers.insert(X_FORWARDED_FOR, way);
+    if let (Some(host), false) = (host, trusted && headers.contains_key(X_FORWARDED_HOST)) {
         headers.insert(X_FORWARDED_HOST, host);
     }
     let scheme = HeaderValue::from_static(if client.tls { "https" } else { "http" });
     headers.entry(X_FORWARDED_PROTO).or_insert(scheme);
+    headers.insert(X_REQUEST_ID, request_id.clone());
+    headers
+}
+
+/// Where a trusted peer says that a request came from, and that peer.
+fn way(headers: &HeaderMap, client: &Client) -> HeaderValue {
+    let said = headers.get_all(X_FORWARDED_FOR).iter().chain([&client.ip]).map(HeaderValue::as_bytes);
+    HeaderValue::from_bytes(&said.collect::<Vec<_>>().join(b", ".as_slice())).unwrap_or_else(|_| client.ip.clone())
 }
 
 /// Completes the headers for one replica: its credential replaces the client's, never joins it.
@@ -190,14 +180,9 @@ pub fn check_answer<B>(response: &Response<B>) -> Result<(), &'static str> {
 }
 
 /// Cleans an engine's response headers for the client.
-pub fn to_client(headers: &mut HeaderMap, request_id: &str) {
-    strip_hop_by_hop(headers);
-    strip_own(headers);
-    if !headers.contains_key(X_REQUEST_ID)
-        && let Ok(request_id) = HeaderValue::from_str(request_id)
-    {
-        headers.insert(X_REQUEST_ID, request_id);
-    }
+pub fn to_client(headers: &mut HeaderMap, request_id: &HeaderValue) {
+    strip(headers, |_| false);
+    headers.entry(X_REQUEST_ID).or_insert_with(|| request_id.clone());
 }
 
 /// Says which replica an answer is of, why it was chosen, and what of the prompt it was expected to hold.
@@ -245,8 +230,8 @@ mod tests {
             ("x-many", "2"),
             ("x_under", "1"),
         ]);
-        let client = Client { address: "9.9.9.9:1".parse().unwrap(), tls: false };
-        let out = to_replica(sent, None, client, &[], "id");
+        let client = Client::new("9.9.9.9:1".parse().unwrap(), false);
+        let out = to_replica(sent, None, &client, &[], &HeaderValue::from_static("id"));
         let mut names: Vec<&str> = out.keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
         let expected =
@@ -267,8 +252,8 @@ mod tests {
         ]);
         let trusted = ["10.0.0.0/8".parse().unwrap(), "2001:db8::/32".parse().unwrap()];
         let seen = |address: &str, tls, sent: HeaderMap| {
-            let client = Client { address: address.parse().unwrap(), tls };
-            let out = to_replica(sent, None, client, &trusted, "id");
+            let client = Client::new(address.parse().unwrap(), tls);
+            let out = to_replica(sent, None, &client, &trusted, &HeaderValue::from_static("id"));
             ["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host"].map(|name| {
                 let all: Vec<_> = out.get_all(name).iter().map(|value| value.to_str().unwrap()).collect();
                 all.join(" | ")
@@ -297,10 +282,10 @@ mod tests {
 
     #[test]
     fn unsafe_request_ids_are_replaced() {
-        assert_eq!(&*request_id(&headers(&[("x-request-id", "req-1_a.b:c/d")])), "req-1_a.b:c/d");
+        assert_eq!(request_id(&headers(&[("x-request-id", "req-1_a.b:c/d")])), "req-1_a.b:c/d");
         for bad in ["", "a b", "a\"b", &"x".repeat(129), "a;b"] {
             let id = request_id(&headers(&[("x-request-id", bad)]));
-            assert_eq!(id.len(), 32, "{bad:?} → {id}");
+            assert_eq!(id.len(), 32, "{bad:?} → {id:?}");
         }
     }
 

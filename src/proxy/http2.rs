@@ -39,13 +39,13 @@ const MAX_PENDING_RESETS: usize = 20;
 const MAX_ERROR_RESETS: usize = 256;
 
 /// Serves a client that speaks HTTP/2, until either side is done.
-pub async fn serve_connection(proxy: &Arc<Proxy>, stream: Stream, client: Client) {
+pub async fn serve_connection(proxy: &Arc<Proxy>, stream: Stream, client: Arc<Client>) {
     let config = proxy.snapshot().config.clone();
     let (timeouts, limits) = (&config.timeouts, &config.limits);
     let activity = Activity::new();
     let answers = Arc::new(Answers::new());
     let service = service_fn(|request: Request<Incoming>| {
-        let (proxy, busy, answers) = (proxy.clone(), activity.busy(), answers.clone());
+        let (proxy, busy, client, answers) = (proxy.clone(), activity.busy(), client.clone(), answers.clone());
         Box::pin(async move {
             let answer = service::handle(proxy, busy, client, as_http1(request)).await?;
             Ok::<_, Never>(answer.map(|body| answers.watch(body)))

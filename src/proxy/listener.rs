@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use http::HeaderValue;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -33,12 +34,24 @@ const LAST_LOOK: Duration = Duration::from_secs(2);
 const LAST_GLANCE: Duration = Duration::from_millis(10);
 
 /// Who is at the other end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Client {
     /// Its address: the peer's, or what a trusted peer's PROXY protocol header says.
     pub address: SocketAddr,
     /// Whether it came by TLS.
     pub tls: bool,
+    /// The address, as logs have it: written once a connection, not once a request.
+    pub name: Arc<str>,
+    /// The address without the port, as `X-Forwarded-For` has it.
+    pub ip: HeaderValue,
+}
+
+impl Client {
+    /// The one at that address.
+    pub fn new(address: SocketAddr, tls: bool) -> Arc<Self> {
+        let ip = HeaderValue::from_str(&address.ip().to_string()).unwrap_or(HeaderValue::from_static("unknown"));
+        Arc::new(Self { address, tls, name: address.to_string().into(), ip })
+    }
 }
 
 /// A bound listener.
@@ -204,10 +217,10 @@ async fn serve(proxy: &Arc<Proxy>, settings: &Settings, stream: TcpStream, peer:
 
     let socket = ClientSocket::new(stream);
     let mut stream = Rewind::new(socket.clone());
-    let mut client = Client { address: SocketAddr::new(peer.ip().to_canonical(), peer.port()), tls: false };
-    if settings.listen.proxy_protocol.iter().any(|network| network.contains(&client.address.ip())) {
+    let mut address = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+    if settings.listen.proxy_protocol.iter().any(|network| network.contains(&address.ip())) {
         match timeout_at(deadline, announced(&mut stream)).await {
-            Ok(Ok(Some(address))) => client.address = address,
+            Ok(Ok(Some(announced))) => address = announced,
             Ok(Ok(None)) => {}
             Ok(Err(problem)) => {
                 tracing::debug!(%peer, problem, "no PROXY protocol header");
@@ -222,7 +235,6 @@ async fn serve(proxy: &Arc<Proxy>, settings: &Settings, stream: TcpStream, peer:
         None => Transport::Left(stream),
         Some(acceptor) => match timeout_at(deadline, acceptor.accept(stream)).await {
             Ok(Ok(stream)) => {
-                client.tls = true;
                 alpn = stream.get_ref().1.alpn_protocol().map(<[u8]>::to_vec);
                 Transport::Right(Box::new(stream))
             }
@@ -233,10 +245,11 @@ async fn serve(proxy: &Arc<Proxy>, settings: &Settings, stream: TcpStream, peer:
             Err(_) => return too_late(),
         },
     };
+    let client = Client::new(address, settings.tls.is_some());
     let mut stream = Rewind::new(transport);
     let speaks = match alpn.as_deref() {
         Some(tls::H2) => Speaks::Http2,
-        _ => match first_bytes(proxy, &mut stream, client, deadline).await {
+        _ => match first_bytes(proxy, &mut stream, &client, deadline).await {
             Some(speaks) => speaks,
             None => {
                 too_late();
@@ -267,7 +280,12 @@ async fn announced(stream: &mut Rewind<ClientSocket>) -> Result<Option<SocketAdd
 }
 
 /// HTTP/2 if the client begins with its preface; `None` when too little comes in time.
-async fn first_bytes(proxy: &Arc<Proxy>, stream: &mut Stream, client: Client, mut deadline: Instant) -> Option<Speaks> {
+async fn first_bytes(
+    proxy: &Arc<Proxy>,
+    stream: &mut Stream,
+    client: &Arc<Client>,
+    mut deadline: Instant,
+) -> Option<Speaks> {
     let mut seen = BytesMut::with_capacity(256);
     let mut stage = proxy.stage.subscribe();
     let mut drained = false;

@@ -2,14 +2,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::future::join_all;
 use http::{HeaderValue, Request, header};
 use http_body_util::{BodyExt, Full, Limited};
 use serde_json::{Map, Value, json};
 
 use crate::config::Models;
-use crate::fleet::{Fleet, Replica};
+use crate::fleet::{Fleet, Payload, Replica};
 use crate::routing::State;
 
 /// Longest a replica may take to tell its models.
@@ -91,11 +90,12 @@ async fn ask(replica: &Replica, authorization: Option<&HeaderValue>) -> Option<V
     if let Some(authorization) = replica.authorization().or_else(|| authorization.cloned()) {
         request = request.header(header::AUTHORIZATION, authorization);
     }
-    let (response, connection) = replica.connections().ask(request.body(Full::new(Bytes::new())).ok()?).await.ok()?;
+    let response = replica.connections().ask(request.body(Full::new(Payload::default())).ok()?).await.ok()?;
     let success = response.status().is_success();
-    let body = Limited::new(response.into_body(), LARGEST).collect().await.ok()?.to_bytes();
-    replica.connections().give_back(connection);
-    let mut list: Value = serde_json::from_slice(&body).ok().filter(|_| success)?;
+    let mut body = response.into_body();
+    let read = Limited::new(&mut body, LARGEST).collect().await.ok()?.to_bytes();
+    replica.connections().give_back(body.into_connection());
+    let mut list: Value = serde_json::from_slice(&read).ok().filter(|_| success)?;
     match list.get_mut("data")?.take() {
         Value::Array(entries) => Some(entries),
         _ => None,

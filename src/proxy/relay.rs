@@ -10,14 +10,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep};
 
 use super::exchange::Exchange;
 use super::stored::Place;
 use crate::api::{Cause, Family, IdObserver, Scanner, stream_error};
 use crate::engine::Observer;
-use crate::fleet::{Connection, Pool, Replica};
+use crate::fleet::{Pool, Received, Replica};
 use crate::routing::Effect;
 
 /// What a client is told whose request the router could not wait for.
@@ -35,8 +34,7 @@ pub struct RelayError(String);
 /// An answer on its way.
 #[derive(Debug)]
 pub struct Relay {
-    incoming: Option<Incoming>,
-    connection: Option<Connection>,
+    incoming: Option<Received>,
     exchange: Exchange,
     pool: Arc<Pool>,
     replica: Arc<Replica>,
@@ -56,9 +54,7 @@ pub struct Relay {
 /// What a relay is made of.
 pub struct Parts {
     /// The engine's body.
-    pub incoming: Incoming,
-    /// The connection it comes by.
-    pub connection: Connection,
+    pub incoming: Received,
     /// The request's record.
     pub exchange: Exchange,
     /// Its pool.
@@ -86,7 +82,6 @@ impl Relay {
     pub fn new(parts: Parts) -> Self {
         let mut relay = Self {
             incoming: Some(parts.incoming),
-            connection: Some(parts.connection),
             exchange: parts.exchange,
             pool: parts.pool,
             replica: parts.replica,
@@ -110,9 +105,8 @@ impl Relay {
     /// The answer is whole: the record closes, and the connection may serve again.
     fn finish(&mut self) {
         self.succeeded();
-        self.incoming = None;
-        if let Some(connection) = self.connection.take() {
-            self.replica.connections().give_back(connection);
+        if let Some(incoming) = self.incoming.take() {
+            self.replica.connections().give_back(incoming.into_connection());
         }
         let mut usage = self.usage.take();
         if usage.as_mut().is_some_and(Observer::failed) {
@@ -165,7 +159,6 @@ impl Relay {
     /// The answer broke off: an event stream ends with one error event, anything else with the connection.
     fn broken(&mut self, cause: Cause, message: &str) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
         self.incoming = None;
-        self.connection = None;
         self.exchange.broken(cause, message);
         match &self.stream {
             Some(scanner) => {

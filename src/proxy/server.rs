@@ -44,12 +44,12 @@ enum End {
 }
 
 /// Serves a client that speaks HTTP/1.1, until either side is done. `socket` is what carries `stream`.
-pub async fn serve_connection(proxy: &Arc<Proxy>, stream: Stream, socket: ClientSocket, client: Client) {
+pub async fn serve_connection(proxy: &Arc<Proxy>, stream: Stream, socket: ClientSocket, client: Arc<Client>) {
     let config = proxy.snapshot().config.clone();
     let (timeouts, limits) = (&config.timeouts, &config.limits);
     let activity = Activity::new();
     let service = service_fn(|request: Request<Incoming>| {
-        let (busy, proxy) = (activity.busy(), proxy.clone());
+        let (busy, proxy, client) = (activity.busy(), proxy.clone(), client.clone());
         Box::pin(async move {
             let mut answer = service::handle(proxy.clone(), busy, client, request).await?;
             if proxy.draining() {
@@ -118,7 +118,7 @@ pub async fn serve_connection(proxy: &Arc<Proxy>, stream: Stream, socket: Client
     };
     if let Some(violation) = activity.violation() {
         proxy.metrics.malformed.with_label_values(&[violation.kind.as_str()]).inc();
-        tracing::debug!(client = %client.address, cause = violation.kind.as_str(), reason = violation.reason, "malformed request");
+        tracing::debug!(client = %client.name, cause = violation.kind.as_str(), reason = violation.reason, "malformed request");
     }
     let mut stream = connection.into_parts().io.into_inner().into_inner();
     let problem = match end {
@@ -127,7 +127,7 @@ pub async fn serve_connection(proxy: &Arc<Proxy>, stream: Stream, socket: Client
         End::Done | End::Silent => None,
     };
     if let Some(problem) = problem {
-        refuse(proxy, &mut stream, client, &problem).await;
+        refuse(proxy, &mut stream, &client, &problem).await;
     }
     linger(stream).await;
 }
@@ -140,7 +140,7 @@ pub fn too_slow(head: Duration) -> Problem {
 }
 
 /// Answers a request that never became one.
-pub async fn refuse(proxy: &Arc<Proxy>, stream: &mut Stream, client: Client, problem: &Problem) {
+pub async fn refuse(proxy: &Arc<Proxy>, stream: &mut Stream, client: &Arc<Client>, problem: &Problem) {
     let bytes = refusal(proxy, client, problem);
     let answer = async {
         if stream.write_all(&bytes).await.is_ok() {
@@ -151,10 +151,10 @@ pub async fn refuse(proxy: &Arc<Proxy>, stream: &mut Stream, client: Client, pro
 }
 
 /// The answer to it: nothing of it is known but what is wrong with it.
-fn refusal(proxy: &Arc<Proxy>, client: Client, problem: &Problem) -> Vec<u8> {
+fn refusal(proxy: &Arc<Proxy>, client: &Arc<Client>, problem: &Problem) -> Vec<u8> {
     let id = head::request_id(&HeaderMap::new());
     let method = Method::from_bytes(b"-").unwrap_or_default();
-    Exchange::begin(proxy.clone(), id.clone(), client.address, method).rejected(problem);
+    Exchange::begin(proxy.clone(), id.clone(), client.clone(), method).rejected(problem);
     let response = answer::problem(Family::OpenAi, problem, None);
     let mut bytes = format!("HTTP/1.1 {}\r\n", response.status()).into_bytes();
     let mut field = |name: &str, value: &[u8]| {

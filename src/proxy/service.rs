@@ -25,7 +25,7 @@ use super::stored::Place;
 use super::watched::Busy;
 use super::{Proxy, Snapshot};
 use crate::api::{self, Cause, Endpoint, Family, Phase, Route, Source};
-use crate::fleet::Pool;
+use crate::fleet::{Payload, Pool};
 use crate::routing;
 
 /// What a request comes to.
@@ -49,12 +49,12 @@ struct Asked {
 pub async fn handle(
     proxy: Arc<Proxy>,
     busy: Busy,
-    client: Client,
+    client: Arc<Client>,
     request: Request<Incoming>,
 ) -> Result<Response<AnswerBody>, Never> {
     let (head, incoming) = request.into_parts();
     let request_id = head::request_id(&head.headers);
-    let mut exchange = Exchange::begin(proxy.clone(), request_id.clone(), client.address, head.method.clone());
+    let mut exchange = Exchange::begin(proxy.clone(), request_id.clone(), client.clone(), head.method.clone());
     let path = head.uri.path().to_owned();
     let route = api::find(&head.method, &path);
     let family = family_of(&route, &head.headers);
@@ -64,7 +64,7 @@ pub async fn handle(
     let has_body = !incoming.is_end_stream();
     let mut close = head.method == Method::CONNECT;
     let reply = {
-        let mut way = pin!(way(&mut exchange, route, head, incoming, client));
+        let mut way = pin!(way(&mut exchange, route, head, incoming, &client));
         poll_fn(|cx| match way.as_mut().poll(cx) {
             Poll::Ready(reply) => Poll::Ready(Some(reply)),
             // As in the relay: its connection looks when the router cuts.
@@ -93,9 +93,7 @@ pub async fn handle(
         response.headers_mut().insert(X_WARMROUTE_ATTEMPTS, exchange.attempts().into());
     }
     exchange.expose(response.headers_mut());
-    if let Ok(request_id) = request_id.parse() {
-        response.headers_mut().insert(X_REQUEST_ID, request_id);
-    }
+    response.headers_mut().insert(X_REQUEST_ID, request_id);
     if close {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
@@ -111,12 +109,13 @@ fn family_of(route: &Route<'_>, headers: &HeaderMap) -> Family {
     }
 }
 
+/// The way of most requests. What few of them go through is boxed: each request's future has room for all the others.
 async fn way(
     exchange: &mut Exchange,
     route: Route<'_>,
     head: request::Parts,
     incoming: Incoming,
-    client: Client,
+    client: &Client,
 ) -> Result<Reply, Problem> {
     let snapshot = exchange.snapshot().clone();
     let Snapshot { config, fleet } = &*snapshot;
@@ -128,13 +127,13 @@ async fn way(
         Route::Models => {
             exchange.on_path("/v1/models");
             let authorization = head.headers.get(header::AUTHORIZATION);
-            let list = models::as_list(models::list(fleet, authorization).await);
+            let list = models::as_list(Box::pin(models::list(fleet, authorization)).await);
             return Ok(Reply::Own(answer::json(http::StatusCode::OK, list.to_string().into())));
         }
         Route::Model(name) => {
             exchange.on_path("/v1/models/{id}");
             let name = percent_decoded(name);
-            let entries = models::list(fleet, head.headers.get(header::AUTHORIZATION)).await;
+            let entries = Box::pin(models::list(fleet, head.headers.get(header::AUTHORIZATION))).await;
             let entry = entries.iter().find(|entry| models::name(entry) == Some(&*name));
             let entry = entry.ok_or_else(|| model_not_found(fleet, &name))?;
             return Ok(Reply::Own(answer::json(http::StatusCode::OK, entry.to_string().into())));
@@ -161,7 +160,7 @@ async fn way(
 
     exchange.enter(Phase::Admit);
     let admitted = match (stored_id, named_pool) {
-        (Some(id), _) => return stored_response(exchange, endpoint, id, head, received, client).await,
+        (Some(id), _) => return Box::pin(stored_response(exchange, endpoint, id, head, received, client)).await,
         (None, Some(pool)) => Admitted::opaque(pool.clone(), received),
         (None, None) => admit(exchange.proxy(), &snapshot, endpoint, &head.headers, received).await?,
     };
@@ -174,7 +173,7 @@ async fn send(
     endpoint: &'static Endpoint,
     head: request::Parts,
     mut admitted: Admitted,
-    client: Client,
+    client: &Client,
 ) -> Result<Reply, Problem> {
     let pool = admitted.pool.clone();
     exchange.in_pool(&pool);
@@ -218,8 +217,8 @@ async fn stored_response(
     endpoint: &'static Endpoint,
     id: &str,
     head: request::Parts,
-    body: Bytes,
-    client: Client,
+    body: Payload,
+    client: &Client,
 ) -> Result<Reply, Problem> {
     let snapshot = exchange.snapshot().clone();
     let pools = snapshot.fleet.pools();
@@ -272,7 +271,7 @@ fn relayed(
     asked: Asked,
     busy: Busy,
 ) -> Response<AnswerBody> {
-    let Answered { response, connection, replica, on_success } = answered;
+    let Answered { response, replica, on_success } = answered;
     let (mut head, incoming) = response.into_parts();
     let stream = head::is_event_stream(&head.headers);
     exchange.answered(head.status, stream);
@@ -288,7 +287,6 @@ fn relayed(
     let success = head.status.is_success();
     let relay = Relay::new(relay::Parts {
         incoming,
-        connection,
         exchange,
         pool,
         replica,

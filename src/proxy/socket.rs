@@ -49,7 +49,18 @@ impl AsyncRead for ClientSocket {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         loop {
             ready!(self.0.poll_read_ready(cx))?;
-            match self.0.try_read_buf(buf) {
+            let room = buf.remaining();
+            let mut result = Err(io::ErrorKind::WouldBlock.into());
+            // Less than there is room for was all there is: to say so spares the system call that would find nothing.
+            // It is the readiness of before the read that is taken back, so what comes meanwhile is not lost.
+            let _ = self.0.try_io(Interest::READABLE, || {
+                result = self.0.try_read_buf(buf);
+                match result {
+                    Ok(read) if 0 < read && read < room => Err(io::ErrorKind::WouldBlock.into()),
+                    _ => Ok(()),
+                }
+            });
+            match result {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 result => return Poll::Ready(result.map(|_| ())),
             }

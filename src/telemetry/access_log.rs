@@ -5,60 +5,53 @@
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use http::HeaderValue;
 use prometheus::IntCounter;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 /// Lines that may wait for the writer.
 const QUEUE: usize = 8_192;
 /// Bytes gathered for one write.
 const WRITE: usize = 64 * 1024;
+/// How long they gather: whoever sends a line meanwhile has nobody to wake.
+const GATHER: Duration = Duration::from_millis(10);
 
 /// What is written of one request. Durations are in milliseconds. Absent values are left out.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 pub struct Record {
-    /// When the request ended, RFC 3339 in UTC.
-    pub time: String,
+    /// When the request ended; written as RFC 3339, in UTC.
+    pub time: SystemTime,
     /// The `x-request-id` it went by.
-    pub request_id: Arc<str>,
+    pub request_id: HeaderValue,
     /// Client's address.
-    pub client: String,
+    pub client: Arc<str>,
     /// Request method.
-    pub method: Box<str>,
+    pub method: &'static str,
     /// The endpoint's path, or `other` for a path we don't know (a client's string is never a field's value here).
-    pub path: Box<str>,
+    pub path: &'static str,
     /// Pool's name.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub pool: Option<Arc<str>>,
     /// Replica that answered, or the last one tried.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub replica: Option<Arc<str>>,
     /// Why the policy chose it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<&'static str>,
     /// Where the session key came from; `none` when there was none.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<&'static str>,
     /// Tokens of its prompt, where that was read; estimated where `basis` is text.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_tokens: Option<u32>,
     /// Of these, the leading ones that the replica was expected to hold.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub matched_tokens: Option<u32>,
     /// Tokens of the prompt that the engine found in its cache, where its answer says so.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cached_tokens: Option<u32>,
     /// What the prompt's blocks are made of.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub basis: Option<&'static str>,
     /// Why that is less than the pool could have.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub fallback: Option<&'static str>,
     /// Replicas asked.
     pub attempts: u32,
     /// Status sent to the client; absent when it left before there was one.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
     /// How it ended.
     pub outcome: &'static str,
@@ -69,43 +62,88 @@ pub struct Record {
     /// Bytes of the response body as sent.
     pub bytes_out: u64,
     /// From the head's arrival to the first body byte of the answer.
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "millis_option")]
-    pub first_byte_ms: Option<Duration>,
+    pub first_byte: Option<Duration>,
     /// From the head's arrival to the end.
-    #[serde(serialize_with = "millis")]
-    pub duration_ms: Duration,
+    pub duration: Duration,
     /// What went wrong, for people.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<Box<str>>,
-}
-
-fn millis<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_f64((value.as_secs_f64() * 1e6).round() / 1e3)
-}
-
-fn millis_option<S: Serializer>(value: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
-    millis(&value.unwrap_or_default(), serializer)
 }
 
 impl Record {
     fn write(&self, json: bool, out: &mut Vec<u8>) {
-        // Both forms come from one serialisation, so that they can't differ in their fields.
-        let Ok(value) = serde_json::to_value(self) else { return };
-        if json {
-            let _ = serde_json::to_writer(&mut *out, &value);
-        } else if let Some(fields) = value.as_object() {
-            for (index, (name, value)) in fields.iter().enumerate() {
-                let space = if index == 0 { "" } else { " " };
-                let plain = value.as_str().filter(|text| {
-                    !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic() && b != b'"' && b != b'=')
-                });
-                let _ = match plain {
-                    Some(text) => write!(out, "{space}{name}={text}"),
-                    None => write!(out, "{space}{name}={value}"),
-                };
-            }
+        // Both forms come from this one list, so that they can't differ in their fields.
+        let mut line = Line { json, begun: false, out };
+        line.text("time", &humantime::format_rfc3339_millis(self.time).to_string());
+        line.text("request_id", self.request_id.to_str().unwrap_or("-"));
+        line.text("client", &self.client);
+        line.text("method", self.method);
+        line.text("path", self.path);
+        self.pool.iter().for_each(|pool| line.text("pool", pool));
+        self.replica.iter().for_each(|replica| line.text("replica", replica));
+        self.reason.iter().for_each(|reason| line.text("reason", reason));
+        self.session.iter().for_each(|session| line.text("session", session));
+        self.prompt_tokens.iter().for_each(|tokens| line.number("prompt_tokens", tokens));
+        self.matched_tokens.iter().for_each(|tokens| line.number("matched_tokens", tokens));
+        self.cached_tokens.iter().for_each(|tokens| line.number("cached_tokens", tokens));
+        self.basis.iter().for_each(|basis| line.text("basis", basis));
+        self.fallback.iter().for_each(|fallback| line.text("fallback", fallback));
+        line.number("attempts", self.attempts);
+        self.status.iter().for_each(|status| line.number("status", status));
+        line.text("outcome", self.outcome);
+        line.text("phase", self.phase);
+        line.number("bytes_in", self.bytes_in);
+        line.number("bytes_out", self.bytes_out);
+        self.first_byte.iter().for_each(|time| line.millis("first_byte_ms", *time));
+        line.millis("duration_ms", self.duration);
+        self.error.iter().for_each(|error| line.text("error", error));
+        line.end();
+    }
+}
+
+/// A line being written: `{"name":value,…}` or `name=value …`.
+struct Line<'a> {
+    json: bool,
+    begun: bool,
+    out: &'a mut Vec<u8>,
+}
+
+impl Line<'_> {
+    fn name(&mut self, name: &'static str) {
+        let begun = std::mem::replace(&mut self.begun, true);
+        let [before, between, after]: [&[u8]; 3] = match (self.json, begun) {
+            (true, false) => [b"{", b"\"", b"\":"],
+            (true, true) => [b",", b"\"", b"\":"],
+            (false, false) => [b"", b"", b"="],
+            (false, true) => [b" ", b"", b"="],
+        };
+        for part in [before, between, name.as_bytes(), after] {
+            self.out.extend_from_slice(part);
         }
-        out.push(b'\n');
+    }
+
+    fn text(&mut self, name: &'static str, value: &str) {
+        self.name(name);
+        let bare = |byte: u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'=';
+        if self.json || value.is_empty() || !value.bytes().all(bare) {
+            // A vector takes all.
+            let _ = serde_json::to_writer(&mut *self.out, value);
+        } else {
+            self.out.extend_from_slice(value.as_bytes());
+        }
+    }
+
+    fn number(&mut self, name: &'static str, value: impl Serialize) {
+        self.name(name);
+        let _ = serde_json::to_writer(&mut *self.out, &value);
+    }
+
+    /// To the microsecond.
+    fn millis(&mut self, name: &'static str, value: Duration) {
+        self.number(name, (value.as_secs_f64() * 1e6).round() / 1e3);
+    }
+
+    fn end(self) {
+        self.out.extend_from_slice(if self.json { b"}\n" } else { b"\n" });
     }
 }
 
@@ -139,10 +177,10 @@ impl AccessLog {
         std::thread::Builder::new().name("access-log".into()).spawn(move || {
             let mut lines = Vec::with_capacity(4096);
             while let Ok(first) = entries.recv() {
+                std::thread::sleep(GATHER);
                 lines.clear();
                 let mut next = Some(first);
                 let mut flush = None;
-                // Whatever has gathered meanwhile goes out in the same write.
                 while let Some(entry) = next.take() {
                     match entry {
                         Entry::Line(record) => record.write(json, &mut lines),
@@ -197,11 +235,11 @@ mod tests {
 
     fn record() -> Record {
         Record {
-            time: "2026-11-30T00:00:00Z".into(),
-            request_id: "abc".into(),
+            time: SystemTime::UNIX_EPOCH,
+            request_id: HeaderValue::from_static("abc"),
             client: "127.0.0.1:1".into(),
-            method: "POST".into(),
-            path: "/v1/chat/completions".into(),
+            method: "POST",
+            path: "/v1/chat/completions",
             pool: Some("m".into()),
             replica: None,
             reason: Some("bound"),
@@ -217,8 +255,8 @@ mod tests {
             phase: "finish",
             bytes_in: 2,
             bytes_out: 3,
-            first_byte_ms: Some(Duration::from_micros(1500)),
-            duration_ms: Duration::from_millis(2),
+            first_byte: Some(Duration::from_micros(1500)),
+            duration: Duration::from_millis(2),
             error: Some("a \"quoted\"\nline".into()),
         }
     }
@@ -260,7 +298,10 @@ mod tests {
         for name in value.as_object().unwrap().keys() {
             assert!(text.contains(&format!("{name}=")), "{name} missing in {text}");
         }
+        assert!(text.starts_with("time=1970-01-01T00:00:00.000Z request_id=abc client=127.0.0.1:1 method=POST "), "{text}");
         assert_eq!(value["first_byte_ms"], 1.5);
+        assert_eq!(value["duration_ms"], 2.0);
+        assert_eq!(value["error"], "a \"quoted\"\nline");
         assert!(value.get("replica").is_none());
     }
 }

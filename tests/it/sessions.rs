@@ -192,3 +192,26 @@ async fn homes(proxy: &Proxy, sessions: usize) -> Vec<String> {
     }
     homes
 }
+
+/// What nobody understands is counted, so a body that isn't JSON tells whether anyone has looked at it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_is_not_parsed_where_the_head_says_enough() {
+    let engines = named(2).await;
+    let any = |policy: &str| {
+        let pool = Pool::any().with(&format!("policy: {policy}"));
+        Config::new(engines.iter().fold(pool, |pool, engine| pool.at(engine.address())))
+    };
+    let opaque = || Request::new("POST", "/v1/chat/completions").body("{ no JSON");
+    let cases = [
+        ("round_robin", opaque(), 0.0),
+        ("{ type: header_hash, header: x-user }", opaque().header("x-user", "u"), 0.0),
+        ("session_sticky", opaque().header("x-session-id", "0123-4567-89ab"), 0.0),
+        // Here the key might be in the body.
+        ("session_sticky", opaque(), 1.0),
+    ];
+    for (policy, request, parsed) in cases {
+        let proxy = Proxy::start(&any(policy)).await;
+        who(&proxy, &request).await;
+        assert_eq!(proxy.metric("warmroute_unparsed_bodies_total").await, parsed, "{policy}");
+    }
+}

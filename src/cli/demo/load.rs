@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::workload::{ACTIVE, Session, Shape, Turn, system_prompt};
 use super::{CHAT_HEADER, MODEL};
 use crate::config::ReplicaUrl;
-use crate::fleet::{ConnectError, Connections, SendFailure};
+use crate::fleet::{ConnectError, Connections, Payload, SendFailure};
 
 /// Longest wait for one whole answer; a healthy one takes well under a second.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -194,8 +194,8 @@ impl Client {
             .header(header::HOST, &self.host)
             .header(header::CONTENT_TYPE, "application/json")
             .header(CHAT_HEADER, &self.session)
-            .body(Full::new(Bytes::from(serde_json::to_vec(&body)?)))?;
-        let mut connection = match self.connections.take_idle().await {
+            .body(Full::new(Payload::from(Bytes::from(serde_json::to_vec(&body)?))))?;
+        let connection = match self.connections.take_idle().await {
             Some(connection) => connection,
             None => self.connections.open().await?,
         };
@@ -213,7 +213,7 @@ impl Client {
                 reader.feed(bytes, asked)?;
             }
         }
-        self.connections.give_back(connection);
+        self.connections.give_back(body.into_connection());
         reader.finish()
     }
 }

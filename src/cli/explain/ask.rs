@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::PATIENCE;
 use crate::config::{ReplicaTls, ReplicaUrl, Secret};
-use crate::fleet::Connections;
+use crate::fleet::{Connections, Payload};
 
 /// The `Authorization` of the request that is explained.
 const AUTHORIZATION: HeaderName = HeaderName::from_static("x-explain-authorization");
@@ -25,12 +25,12 @@ pub async fn ask(admin: ReplicaUrl, token: Option<&Secret>, asked: super::Reques
     let place = admin.to_string();
     let tls = admin.tls.then(|| ReplicaTls { ca: None, server_name: admin.host.clone() });
     let mut request = Request::post(format!("{}/explain?path={}", admin.base_path, escaped(&asked.path)))
-        .body(Full::new(Bytes::from(asked.body)))
+        .body(Full::new(Payload::from(Bytes::from(asked.body))))
         .map_err(|error| format!("the request could not be made: {error}"))?;
     *request.headers_mut() = headers(asked.headers, &admin, token)?;
     let connections = Connections::new(admin, tls.as_ref(), PATIENCE, PATIENCE);
     let exchange = async {
-        let mut connection = connections.open().await.map_err(|error| {
+        let connection = connections.open().await.map_err(|error| {
             format!(
                 "no router answers at {place}: {error}\nIs `warmroute serve` running with this configuration? --admin URL \
                  asks another one, --offline asks none and tells the prompt's tokens and blocks alone."
