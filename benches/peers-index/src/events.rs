@@ -212,6 +212,8 @@ fn tell<F: Fed>(index: &mut F, turns: &[Turn]) -> f64 {
 
 /// CPU time of all threads so far, in microseconds.
 fn cpu() -> f64 {
+    // The kernel counts a running thread's time at ticks, and where it gives way.
+    std::thread::yield_now();
     let tasks = fs::read_dir("/proc/self/task").expect("Linux").flatten();
     let nanos = tasks.filter_map(|task| {
         let schedstat = fs::read_to_string(task.path().join("schedstat")).ok()?;

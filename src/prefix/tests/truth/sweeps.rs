@@ -68,5 +68,6 @@ fn what_is_over_is_swept_before_a_store_is_refused() {
     truth.set_max_bytes(truth.stats().bytes * 5 / 4);
     truth.clear(0);
     let stored = prompts().filter(|engine| engine.store_all(&mut truth, 0).is_ok()).count();
-    assert!(stored > 80, "{stored}");
+    // Beside all of it, there is room for a quarter.
+    assert!(stored > 50, "{stored}");
 }
