@@ -95,6 +95,11 @@ def run(router, model, *, seed, chats=24, turns=5, head=155, turn=97, in_flight=
     return rows
 
 
+def told(row):
+    """What is known of a request that failed."""
+    return {key: row.get(key) for key in ("chat", "turn", "status", "broken", "body")}
+
+
 def predicted(row):
     """Tokens that the router said are cached, and those that the engine found; None where one of them did not say."""
     usage = row.get("usage") or {}
@@ -120,7 +125,7 @@ def summary(rows, *, block, warm_up=0):
     return {
         "requests": len(rows),
         "failed": len(failed),
-        "failures": [{key: row.get(key) for key in ("chat", "turn", "status", "broken", "body")} for row in failed[:3]],
+        "failures": [told(row) for row in failed[:3]],
         "cached_share": round(found / prompt, 4) if prompt else None,
         "busiest_over_mean": round(max(by_replica.values()) / (sum(by_replica.values()) / 2), 3) if by_replica else None,
         "ttft_p50_ms": round(1000 * statistics.median(times)) if times else None,

@@ -237,7 +237,9 @@ def killed(engines):
     opening = [pair[0] for pair in predictions[:1] if pair]
     over = sum(pair is not None and pair[0] > pair[1] + BLOCK for pair in predictions)
     used_after = None if first is None else round(first - state["healthy"], 2)
-    figures = {"lost_in_flight": len(lost) - len(innocent), "errors_later": len(innocent), "first_predictions": opening,
+    figures = {"lost_in_flight": len(lost) - len(innocent), "errors_later": len(innocent),
+               "errors": [{"after_kill": round(row["began"] - state["killed"], 2)} | load.told(row) for row in innocent[:3]],
+               "first_predictions": opening,
                "over_predicted_after": over, "served_after": len(back), "used_seconds_after_health": used_after}
     say("kill -9", figures, not innocent and opening == [0] and used_after is not None and used_after < 3)
 
