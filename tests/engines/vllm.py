@@ -212,8 +212,8 @@ def killed(engines):
 
     def after(done):
         if done == 30:
-            state["killed"] = time.time()
             victim.kill()
+            state["killed"] = time.time()
             victim.start()
             threading.Thread(target=watch, daemon=True).start()
 
@@ -229,7 +229,7 @@ def killed(engines):
     every = rows + later
     lost = [row for row in every if not row.get("done")]
     # A request that was under way when its engine died is lost; none that was sent later is.
-    innocent = [row for row in lost if row["began"] > state["killed"] + 0.05]
+    innocent = [row for row in lost if row["began"] > state["killed"]]
     back = [row for row in every if row.get("said", {}).get("x-warmroute-replica") == victim.name
             and row["began"] > state["killed"] + 1]
     first = min((row["began"] for row in back), default=None)
