@@ -4,6 +4,7 @@ mod cache_aware;
 mod hashing;
 mod least_cost;
 mod load;
+mod saturation;
 mod shadow;
 mod shares;
 mod sticky;
