@@ -25,8 +25,10 @@ impl Drop for Router {
 impl Router {
     /// Starts `binary serve` with one pool, whose further keys are `pool` (YAML lines), and waits until it passes on.
     pub async fn start(binary: &Path, pool: &str, replicas: &[SocketAddr], probe: &[u8]) -> io::Result<Self> {
-        let mut yaml =
-            format!("listen: 127.0.0.1:0\nadmin: off\npools:\n  - model: {}\n{pool}    replicas:\n", super::MODEL);
+        let mut yaml = format!(
+            "listen: 127.0.0.1:0\nadmin: off\npools:\n  - model: {}\n    engine_metrics: off\n{pool}    replicas:\n",
+            super::MODEL
+        );
         for (at, address) in replicas.iter().enumerate() {
             let _ = writeln!(yaml, "      - {{ id: replica-{at}, url: \"http://{address}\" }}");
         }

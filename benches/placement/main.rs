@@ -313,7 +313,7 @@ fn start_proxy(policy: &str, replicas: &[MockHandle]) -> io::Result<proxy::Runni
         let _ = writeln!(list, "      - {{ id: replica-{at}, url: {} }}", replica.url());
     }
     let yaml = format!(
-        "listen: 127.0.0.1:0\nadmin: off\nexpose: 127.0.0.1\npools:\n  - model: {MODEL}\n    policy: {policy}\n    replicas:\n{list}"
+        "listen: 127.0.0.1:0\nadmin: off\nexpose: 127.0.0.1\npools:\n  - model: {MODEL}\n    policy: {policy}\n    engine_metrics: off\n    replicas:\n{list}"
     );
     let config = config::parse(&yaml, "the round's configuration", Path::new(""), &|_| None)
         .map_err(|errors| io::Error::other(errors.to_string()))?;

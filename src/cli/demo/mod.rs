@@ -251,7 +251,7 @@ impl Round {
 fn start_proxy(policy: Policy, cache_tokens: u64, replicas: &[MockHandle]) -> io::Result<(proxy::Running, SocketAddr)> {
     let Policy { yaml: policy, pool, .. } = policy;
     let mut yaml = format!(
-        "listen: 127.0.0.1:0\nadmin: off\npools:\n  - model: {MODEL}\n    policy: {policy}\n    cache_tokens: {cache_tokens}\n"
+        "listen: 127.0.0.1:0\nadmin: off\npools:\n  - model: {MODEL}\n    policy: {policy}\n    cache_tokens: {cache_tokens}\n    engine_metrics: off\n"
     );
     for key in pool {
         let _ = writeln!(yaml, "    {key}");

@@ -5,6 +5,7 @@ mod followed;
 mod hashing;
 mod least_cost;
 mod load;
+mod saturation;
 mod shadow;
 mod shares;
 mod sticky;
