@@ -36,6 +36,10 @@ const MAX_IDLE: usize = 1_024;
 /// few of these). Also the largest response head.
 const READ: usize = 64 * 1024;
 
+/// After so long without use, what the kernel knows of a connection (that the replica closed it) is asked for before it
+/// is used again: nobody watches it meanwhile.
+const LULL: Duration = Duration::from_millis(20);
+
 /// How long an idle connection may take to be ready.
 const READY: Duration = Duration::from_millis(50);
 
@@ -224,10 +228,15 @@ impl Connections {
     pub async fn take_idle(&self) -> Option<Connection> {
         loop {
             let Idle { mut connection, since } = self.idle.lock().pop()?;
-            if since.elapsed() >= self.timers.load().keep {
+            let idle_for = since.elapsed();
+            if idle_for >= self.timers.load().keep {
                 // The list is in order of age: everything below is older still.
                 self.idle.lock().retain(|idle| idle.since > since);
                 return None;
+            }
+            if idle_for >= LULL {
+                // The runtime looks at its sockets before it comes back here.
+                tokio::task::yield_now().await;
             }
             // Ready at once, or found to be closed. One whose replica answered early and has not taken the rest of that
             // request may never be: it is closed, and a fresh one is due.

@@ -35,6 +35,8 @@ pub struct RelayError(String);
 #[derive(Debug)]
 pub struct Relay {
     incoming: Option<Received>,
+    /// What the next poll tells: by then, what was handed over before is written.
+    broken: Option<RelayError>,
     exchange: Exchange,
     pool: Arc<Pool>,
     replica: Arc<Replica>,
@@ -82,6 +84,7 @@ impl Relay {
     pub fn new(parts: Parts) -> Self {
         let mut relay = Self {
             incoming: Some(parts.incoming),
+            broken: None,
             exchange: parts.exchange,
             pool: parts.pool,
             replica: parts.replica,
@@ -157,7 +160,12 @@ impl Relay {
     }
 
     /// The answer broke off: an event stream ends with one error event, anything else with the connection.
-    fn broken(&mut self, cause: Cause, message: &str) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
+    fn broken(
+        &mut self,
+        cx: &Context<'_>,
+        cause: Cause,
+        message: &str,
+    ) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
         self.incoming = None;
         self.exchange.broken(cause, message);
         match &self.stream {
@@ -165,7 +173,11 @@ impl Relay {
                 let event = stream_error(self.family, cause, message, scanner.events(), scanner.open_event());
                 Poll::Ready(Some(Ok(Frame::data(event))))
             }
-            None => Poll::Ready(Some(Err(RelayError(message.to_owned())))),
+            None => {
+                self.broken = Some(RelayError(message.to_owned()));
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
         }
     }
 
@@ -193,7 +205,7 @@ impl Body for Relay {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
         let this = &mut *self;
         loop {
-            let Some(incoming) = &mut this.incoming else { return Poll::Ready(None) };
+            let Some(incoming) = &mut this.incoming else { return Poll::Ready(this.broken.take().map(Err)) };
             match Pin::new(&mut *incoming).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => {
                     let ended = incoming.is_end_stream();
@@ -216,26 +228,26 @@ impl Body for Relay {
                 }
                 Poll::Ready(Some(Err(error))) => {
                     let message = format!("replica {} broke off its answer: {error}", this.replica.id());
-                    return this.broken(Cause::AnswerCut, &message);
+                    return this.broken(cx, Cause::AnswerCut, &message);
                 }
                 Poll::Pending => {
                     // Nothing wakes it for this but its connection, which is looked at when the router cuts.
                     if this.exchange.proxy().cutting() {
-                        return this.broken(Cause::ShuttingDown, CUT);
+                        return this.broken(cx, Cause::ShuttingDown, CUT);
                     }
                     if !this.silent(cx) {
                         return Poll::Pending;
                     }
                     let wait = humantime::format_duration(this.idle);
                     let message = format!("replica {} sent nothing for {wait} (timeouts.idle)", this.replica.id());
-                    return this.broken(Cause::IdleTimeout, &message);
+                    return this.broken(cx, Cause::IdleTimeout, &message);
                 }
             }
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.incoming.is_none()
+        self.incoming.is_none() && self.broken.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
