@@ -146,7 +146,7 @@ async fn what_is_missing_is_told_with_its_cost_and_the_flag_to_set() {
                 "/v1/models" => br#"{"data":[{"id":"m","owned_by":"vllm"}]}"#.to_vec(),
                 "/metrics" => page.to_vec(),
                 "/version" => br#"{"version":"0.33.0"}"#.to_vec(),
-                "/kv_event_sources" => b"[]".to_vec(),
+                "/kv_event_sources" => b"{}".to_vec(),
                 "/tokenize" => {
                     let mut ids = ids(&request.body);
                     ids[5] += other;
