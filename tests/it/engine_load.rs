@@ -5,8 +5,7 @@ use serde_json::{Value, json};
 
 use crate::support::*;
 
-/// Asked often, so that nobody waits; and old after a third of a second.
-// What is older than three intervals counts for nothing: on a busy machine a short one would be over before it is looked at.
+/// Asked often, so that nobody waits; and old only after a second and a half, as the machine may be busy.
 const OFTEN: &str = "engine_metrics: { interval: 500ms, max_waiting: 4 }";
 
 /// A fake engine: its metrics page can be changed, and to all else it answers with its name.
