@@ -269,8 +269,52 @@ def resets(engines):
         router.stop()
 
 
+def served(engine):
+    """Requests that an engine has answered."""
+    lines = get(engine.address, "/metrics")[1].splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("vllm:request_success_total"))
+
+
+def peers(engines):
+    """Case 6: other routers on the same replicas and load, as `benches/peers/run` has installed them into scratch/."""
+    urls = [f"http://{engine.address}" for engine in engines]
+    port, metrics = free_ports(2), free_ports(2) + 1
+    shared = ["--host", "127.0.0.1", "--port", str(port), "--prometheus-host", "127.0.0.1", "--prometheus-port",
+              str(metrics), "--worker-urls", *urls]
+    commands = {
+        "SMG, cache_aware": ["peer-smg/bin/smg", "launch", *shared, "--disable-tokenizer-autoload", "--log-level", "warn",
+                             "--load-monitor-interval", "1", "--policy", "cache_aware"],
+        "SGLang's router, cache_aware": ["peer-sglang/bin/sglang-router", "launch", *shared, "--log-level", "warn",
+                                         "--policy", "cache_aware"],
+        "vLLM's router, cache_aware": ["peer-vllm/bin/vllm-router", *shared, "--log-level", "warning", "--policy",
+                                       "cache_aware"],
+        "Warmroute, cache_aware, events": None,
+        "Warmroute, round_robin": None,
+    }
+    for name, command in commands.items():
+        if command and not (SCRATCH / command[0]).exists():
+            say(name, {"skipped": f"scratch/{command[0]} is not there: run benches/peers/run"}, True)
+            continue
+        reset(engines)
+        if command:
+            process = spawn(f"peer-{port}", [str(SCRATCH / command[0]), *command[1:]])
+            address = f"127.0.0.1:{port}"
+            until(f"{name} answers", 120, lambda: get(address, "/v1/models")[0] == 200)
+        else:
+            aware = "cache_aware" in name
+            router = Router(engines, CACHE_AWARE if aware else "round_robin", events=aware)
+            address = router.address
+        before = [served(engine) for engine in engines]
+        figures = load.summary(load.run(address, MODEL, seed=f"peers {name}"), block=BLOCK)
+        counts = [served(engine) - start for engine, start in zip(engines, before)]
+        stop(process) if command else router.stop()
+        wanted = ["requests", "failed", "cached_share", "ttft_p50_ms", "ttft_p99_ms"]
+        row = {key: figures[key] for key in wanted} | {"busiest_over_mean": round(max(counts) / (sum(counts) / 2), 2)}
+        say(name, row, figures["failed"] == 0 if not command else True)
+
+
 CACHE_AWARE = "{ type: cache_aware, min_match_tokens: 64 }"
-CASES = {"accuracy": accuracy, "killed": killed, "resets": resets}
+CASES = {"accuracy": accuracy, "killed": killed, "resets": resets, "peers": peers}
 
 
 def main():
