@@ -33,6 +33,8 @@ pub struct Replica {
     life: u64,
     /// Times that its process was found gone.
     restarts: AtomicU32,
+    /// Prompt tokens that it has computed, as far as its answers tell.
+    computed: AtomicU64,
     pub(super) joined: bool,
     settings: ArcSwap<Settings>,
     load: Arc<Load>,
@@ -131,6 +133,7 @@ impl Replica {
             incarnation: replica.incarnation,
             life: arrival.life,
             restarts: AtomicU32::new(0),
+            computed: AtomicU64::new(0),
             joined,
             settings: ArcSwap::from_pointee(Settings::new(replica, pool)),
             load: Arc::default(),
@@ -302,6 +305,16 @@ impl Replica {
     /// A number that is higher in each new life of the same id.
     pub fn life(&self) -> u64 {
         self.life
+    }
+
+    /// A whole answer was given, to a prompt of which so many tokens were computed.
+    pub fn has_computed(&self, tokens: u32) {
+        self.computed.fetch_add(tokens.into(), Ordering::Relaxed);
+    }
+
+    /// Prompt tokens that it has computed so far, as far as its answers tell.
+    pub fn computed(&self) -> u64 {
+        self.computed.load(Ordering::Relaxed)
     }
 
     /// Times that its process was found gone, in this life: each time its cache was lost.

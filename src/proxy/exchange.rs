@@ -282,6 +282,9 @@ impl Exchange {
         if let Some(prompt_tokens) = prompt {
             self.compare(prompt_tokens);
         }
+        if let (Some(replica), Some(tokens)) = (&self.replica, self.prompt_tokens()) {
+            replica.has_computed(tokens.saturating_sub(cached.unwrap_or(self.matched)));
+        }
         // Engines count several sequences together, each in its own way.
         let (Some(prompt_tokens), Some(cached_tokens), 1) = (prompt, cached, self.sequences) else { return };
         if let Some(tokens) = self.prompt_tokens() {

@@ -244,3 +244,24 @@ async fn an_engine_is_asked_where_its_events_are() {
     until_state(&proxy, "r0", "live").await;
     assert_eq!(matched(&proxy, "r0", &body(1, 2)).await, 32);
 }
+
+/// Its publisher has died, say: the engine works, and says nothing of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_computes_and_publishes_nothing_is_suspect_until_it_does() {
+    let mut publisher = Publisher::start(0).await;
+    let mocks = [Mock::fast()];
+    // A replay that answers would show that there is nothing to say.
+    let proxy = Proxy::start(&Config::new(pool(&mocks, &[publisher.keys(false)]))).await;
+    publish_until_heard(&mut publisher, &proxy, 9).await;
+    publisher.publish(json!([cleared()])).await;
+    until_state(&proxy, "r0", "live").await;
+    for prompt in 1..=3 {
+        let answer = proxy.exchange(&Request::post("/v1/completions", &body(prompt, 60))).await;
+        assert_eq!(answer.status(), 200, "{}", answer.text());
+    }
+    until_state(&proxy, "r0", "suspect").await;
+    assert_eq!(losses(&proxy, "silent").await, 1.0);
+    publisher.publish(json!([whole(4, 2)])).await;
+    until_state(&proxy, "r0", "live").await;
+    assert_eq!(matched(&proxy, "r0", &body(4, 2)).await, 32);
+}

@@ -9,7 +9,7 @@ use futures_util::StreamExt as _;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use zeromq::{DealerSocket, Socket, SocketEvent, SocketRecv as _, SocketSend as _, SubSocket, ZmqMessage};
 
 use super::order::{Order, ReplayId, Settings};
@@ -27,6 +27,8 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5
 /// Where a replica does not say that it publishes anything, it is asked again after so long.
 const ASK_AGAIN: Duration = Duration::from_secs(60);
 const TICK: Duration = Duration::from_secs(1);
+/// An engine that has computed so many tokens of prompts, and published nothing for so long, should have.
+const SILENT: (u64, Duration) = (1024, Duration::from_secs(5));
 /// Replies of a replay that wait to be taken.
 const REPLIES: usize = 256;
 
@@ -147,6 +149,8 @@ struct Session {
     sink: Sink,
     clock: Clock,
     replay: Option<Replay>,
+    /// When the last message came, and what the engine had computed by then.
+    heard: (Instant, u64),
 }
 
 /// A replay in progress.
@@ -172,7 +176,8 @@ impl Session {
     fn new(source: EventSource, replica: Arc<Replica>, mut sink: Sink, clock: Clock) -> Self {
         sink.begin();
         let order = Order::new(Settings::new(source.replay.is_some()));
-        Self { restarts: replica.restarts(), source, replica, order, sink, clock, replay: None }
+        let heard = (Instant::now(), replica.computed());
+        Self { restarts: replica.restarts(), source, replica, order, sink, clock, replay: None, heard }
     }
 
     /// One connection, from its beginning to its end; whether there was one.
@@ -186,6 +191,7 @@ impl Session {
         {
             return false;
         }
+        self.heard = (Instant::now(), self.replica.computed());
         self.order.subscribed(self.clock.now(), &mut self.sink);
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -211,6 +217,7 @@ impl Session {
     fn live(&mut self, message: ZmqMessage) {
         let frames = message.into_vec();
         if let Some((sequence, payload)) = wire::live(&frames) {
+            self.heard = (Instant::now(), self.replica.computed());
             self.order.live(sequence, payload.clone(), self.clock.now(), &mut self.sink);
         }
     }
@@ -240,6 +247,11 @@ impl Session {
             self.sink.outlived = true;
         }
         self.order.tick(now, &mut self.sink);
+        let (since, computed) = self.heard;
+        if since.elapsed() >= SILENT.1 && self.replica.computed().saturating_sub(computed) >= SILENT.0 {
+            self.heard = (Instant::now(), self.replica.computed());
+            self.order.silent(now, &mut self.sink);
+        }
     }
 
     /// Does what the order has asked for, and what the pools have found.
