@@ -39,6 +39,8 @@ pub enum Unread {
         body: Bytes,
         /// What was asked for, where that is not the model that the encoder is for.
         adapter: Option<Box<str>>,
+        /// Whether engines count such prompts' tokens as the pool does.
+        trusted: bool,
     },
     /// Nowhere, for this reason: a label.
     Nowhere(&'static str),
@@ -60,21 +62,21 @@ pub struct Known {
 impl Unread {
     /// The prompt of a body that the pool has a use for: read on the spot where little of it is left to do.
     pub fn of(pool: &Pool, endpoint: &Endpoint, body: &Bytes, hints: &Hints<'_>, adapter: Option<Box<str>>) -> Self {
-        if pool.settings().tokens_parity && !pool.parity().trusts(endpoint.path) {
-            let (began, prompt) = (Instant::now(), with_adapter(api::prompt_of(endpoint, hints), adapter.as_deref()));
-            return Self::Known(Known::of(&prompt, pool.encoder().encode_distrusted(&prompt), began));
-        }
+        let trusted = !pool.settings().tokens_parity || pool.parity().trusts(endpoint.path);
         let on_the_spot = match pool.settings().tokenizer {
-            Some(_) => body.len() <= RENDERED && memchr::memchr_iter(b'"', body).count() <= MOST_QUOTES,
-            None => body.len() <= SHORT_TEXT,
+            Some(_) if trusted => body.len() <= RENDERED && memchr::memchr_iter(b'"', body).count() <= MOST_QUOTES,
+            _ => body.len() <= SHORT_TEXT,
         };
         if on_the_spot {
             let (began, prompt) = (Instant::now(), with_adapter(api::prompt_of(endpoint, hints), adapter.as_deref()));
-            if let Some(encoded) = pool.encoder().encode_within(&prompt, SHORT) {
+            let encoder = pool.encoder();
+            let encoded =
+                if trusted { encoder.encode_within(&prompt, SHORT) } else { Some(encoder.encode_distrusted(&prompt)) };
+            if let Some(encoded) = encoded {
                 return Self::Known(Known::of(&prompt, encoded, began));
             }
         }
-        Self::In { body: body.clone(), adapter }
+        Self::In { body: body.clone(), adapter, trusted }
     }
 }
 
@@ -118,11 +120,11 @@ impl Bench {
     /// bounds.
     pub async fn read(&self, pool: &Pool, endpoint: &'static Endpoint, unread: Unread) -> Option<Known> {
         let began = Instant::now();
-        let (body, adapter) = match unread {
+        let (body, adapter, trusted) = match unread {
             Unread::Unused => return None,
             Unread::Known(known) => return Some(known),
             Unread::Nowhere(reason) => return Some(Known::nothing(reason, began)),
-            Unread::In { body, adapter } => (body, adapter),
+            Unread::In { body, adapter, trusted } => (body, adapter, trusted),
         };
         let place = self.0.clone().acquire_owned();
         let Ok(Ok(place)) = tokio::time::timeout(pool.settings().tokens_budget, place).await else {
@@ -131,7 +133,8 @@ impl Bench {
         let encoder = pool.encoder().clone();
         let work = tokio::task::spawn_blocking(move || {
             let prompt = with_adapter(api::prompt(endpoint, &body), adapter.as_deref());
-            let known = Known::of(&prompt, encoder.encode(&prompt), began);
+            let encoded = if trusted { encoder.encode(&prompt) } else { encoder.encode_distrusted(&prompt) };
+            let known = Known::of(&prompt, encoded, began);
             drop(place);
             known
         });
