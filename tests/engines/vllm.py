@@ -1,83 +1,20 @@
-"""vllm.py WARMROUTE SHARED SCRATCH: two real vLLM replicas behind Warmroute, on a CPU. Takes about fifteen minutes.
+"""vllm.py WARMROUTE SHARED SCRATCH [CASE...]: two real vLLM replicas behind Warmroute, on a CPU: fifteen minutes.
 
-Needs vLLM in SCRATCH/vllm and models in SCRATCH/models (`tests/engines/run vllm` makes both). Prints a line of figures
-for each case, as JSON, and exits with 1 when one of them is not met.
+Needs vLLM in SCRATCH/vllm and models in SCRATCH/models (`tests/engines/run vllm` makes both).
 """
 
-import http.client
-import json
 import os
 import pathlib
 import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
 
 import load
+from real import LOGS, ONLY, SCRATCH, Router, free_ports, get, run, say, script, spawn, stop, until
 
-WARMROUTE, SHARED, SCRATCH = (pathlib.Path(path).resolve() for path in sys.argv[1:4])
-ONLY = sys.argv[4:]
 MODEL = "slow-llama"
 # The CPU build's block.
 BLOCK = 32
-LOGS = SCRATCH / "vllm-logs"
-processes = []
-missed = []
-
-
-def free_ports(count):
-    """Ports that nobody has just now, `count` in a row."""
-    for first in range(21000, 29000, 10):
-        held = []
-        try:
-            for port in range(first, first + count):
-                one = socket.socket()
-                one.bind(("127.0.0.1", port))
-                held.append(one)
-            return first
-        except OSError:
-            continue
-        finally:
-            for one in held:
-                one.close()
-    raise SystemExit("no ports free")
-
-
-def spawn(name, command, **env):
-    log = open(LOGS / name, "ab")
-    process = subprocess.Popen(command, stdout=log, stderr=log, cwd=SCRATCH, env=os.environ | env, start_new_session=True)
-    processes.append(process)
-    return process
-
-
-def stop(process, how=signal.SIGTERM):
-    if process.poll() is None:
-        os.killpg(process.pid, how)
-        process.wait(timeout=60)
-
-
-def get(address, path, method="GET", body=None):
-    connection = http.client.HTTPConnection(address, timeout=10)
-    try:
-        connection.request(method, path, body)
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode(errors="replace")
-    except (OSError, http.client.HTTPException):
-        return 0, ""
-    finally:
-        connection.close()
-
-
-def until(what, seconds, condition):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.1)
-    raise SystemExit(f"not in time: {what}")
 
 
 class Engine:
@@ -94,12 +31,7 @@ class Engine:
             self.start()
 
     def start(self):
-        script = SHARED / "engines" / "serve_vllm.sh"
-        # The script runs from the folder above its own.
-        here = SCRATCH / "scripts" / script.name
-        here.parent.mkdir(exist_ok=True)
-        here.write_bytes(script.read_bytes())
-        command = ["bash", str(here), self.name, str(self.port), str(self.events), f"models/{MODEL}", MODEL]
+        command = ["bash", script("serve_vllm.sh"), self.name, str(self.port), str(self.events), f"models/{MODEL}", MODEL]
         self.process = spawn(f"engine-{self.name}", command, VLLM_SERVER_DEV_MODE="1")
 
     def healthy(self):
@@ -130,50 +62,6 @@ class Engine:
             self.process.wait()
 
 
-class Router:
-    def __init__(self, engines, policy, events=True, replay=True, tokenizer=True):
-        first = free_ports(2)
-        self.address, self.admin = f"127.0.0.1:{first}", f"127.0.0.1:{first + 1}"
-        lines = [f"listen: {self.address}", f"admin: {{ listen: {self.admin} }}", "expose: [127.0.0.0/8]",
-                 "logging: { access: false }", "pools:", f"  - model: {MODEL}", "    engine: vllm", f"    policy: {policy}"]
-        if tokenizer:
-            lines.append(f"    tokenizer: {SCRATCH / 'models' / MODEL}")
-        lines.append("    health: { interval: 500ms }")
-        # What `--num-gpu-blocks-override` says, for when nothing else does.
-        lines.append("    cache_tokens: 16_384")
-        lines.append("    replicas:")
-        for engine in engines:
-            lines.append(f"      - url: http://{engine.address}")
-            lines.append(f"        id: {engine.name}")
-            if events:
-                again = f", replay: \"tcp://127.0.0.1:{engine.events + 1}\"" if replay else ""
-                lines.append(f"        kv_events: {{ endpoint: \"tcp://127.0.0.1:{engine.events}\"{again} }}")
-        config = LOGS / f"router-{first}.yaml"
-        config.write_text("\n".join(lines) + "\n")
-        self.process = spawn(f"router-{first}", [str(WARMROUTE), "serve", "--config", str(config)])
-        until("the router is ready", 30, lambda: get(self.admin, "/readyz")[0] == 200)
-        if events:
-            until("events are followed", 30, lambda: self.followed(engines))
-
-    def metric(self, name, **labels):
-        lines = get(self.admin, "/metrics")[1].splitlines()
-        wanted = [f'{key}="{value}"' for key, value in labels.items()]
-        matching = [line for line in lines if line.startswith(name + "{") and all(each in line for each in wanted)]
-        return sum(float(line.rsplit(" ", 1)[1]) for line in matching)
-
-    def followed(self, engines):
-        return all(self.metric("warmroute_kv_events_state", replica=engine.name, state="live") == 1 for engine in engines)
-
-    def stop(self):
-        stop(self.process)
-
-
-def say(case, figures, met):
-    print(json.dumps({"case": case, "met": met, **figures}), flush=True)
-    if not met:
-        missed.append(case)
-
-
 def reset(engines):
     for engine in engines:
         status, _ = get(engine.address, "/reset_prefix_cache", "POST")
@@ -189,7 +77,7 @@ def accuracy(engines):
     for name, policy, events in [("round_robin", "round_robin", False), ("events", CACHE_AWARE, True),
                                  ("no events", CACHE_AWARE, False), ("least_cost, events", "least_cost", True)]:
         reset(engines)
-        router = Router(engines, policy, events=events)
+        router = Router(engines, MODEL, policy, events=events)
         rows = load.run(router.address, MODEL, seed=f"accuracy {name}")
         figures = load.summary(rows, block=BLOCK, warm_up=1)
         router.stop()
@@ -206,7 +94,7 @@ def accuracy(engines):
 
 def killed(engines):
     """Case 3: kill -9 in mid-load, and back."""
-    router = Router(engines, CACHE_AWARE)
+    router = Router(engines, MODEL, CACHE_AWARE)
     victim = engines[1]
     state = {}
 
@@ -246,11 +134,11 @@ def killed(engines):
 
 def resets(engines):
     """Case 4: the engine's cache is cleared; the router restarts, with replay and without."""
-    router = Router(engines, CACHE_AWARE)
+    router = Router(engines, MODEL, CACHE_AWARE)
     load.run(router.address, MODEL, seed="resets", chats=6, turns=3)
     router.stop()
     for name, replay in [("router restart, replay", True), ("router restart, no replay", False)]:
-        router = Router(engines, CACHE_AWARE, replay=replay) if replay else Router(engines, CACHE_AWARE, events=False)
+        router = Router(engines, MODEL, CACHE_AWARE, events=replay)
         rows = load.run(router.address, MODEL, seed="resets", chats=6, turns=3)
         figures = load.summary(rows, block=BLOCK)
         first = [load.predicted(row) for row in rows if row["turn"] == 0]
@@ -302,7 +190,7 @@ def peers(engines):
             until(f"{name} answers", 120, lambda: get(address, "/v1/models")[0] == 200)
         else:
             aware = "cache_aware" in name
-            router = Router(engines, CACHE_AWARE if aware else "round_robin", events=aware)
+            router = Router(engines, MODEL, CACHE_AWARE if aware else "round_robin", events=aware)
             address = router.address
         before = [served(engine) for engine in engines]
         figures = load.summary(load.run(address, MODEL, seed=f"peers {name}"), block=BLOCK)
@@ -318,23 +206,14 @@ CASES = {"accuracy": accuracy, "killed": killed, "resets": resets, "peers": peer
 
 
 def main():
-    LOGS.mkdir(exist_ok=True)
     # For a quick look: `VLLM_RUNNING=PORT:KVPORT,PORT:KVPORT`.
     running = os.environ.get("VLLM_RUNNING", ",").split(",")
     engines = [Engine(name, where) for name, where in zip("ab", running)]
     for engine in engines:
-        until(f"engine {engine.name} is healthy", 400, engine.healthy)
+        until(f"engine {engine.name} is healthy", 900, engine.healthy)
     for name, case in CASES.items():
         if not ONLY or name in ONLY:
             case(engines)
-    print(f"vllm: {'every case is met' if not missed else 'missed: ' + ', '.join(missed)}")
 
 
-try:
-    main()
-finally:
-    for process in processes:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-sys.exit(bool(missed))
+run("vllm", main)
