@@ -38,9 +38,8 @@ def measure(load, router, folder, seconds):
     before = router.cpu()
     took = loads.run(load, router, folder, seconds)
     cpu = router.cpu() - before
-    requests = max(took["requests"], 1)
     return {
-        "cpu": cpu / 1000 / requests,
+        "cpu": cpu / 1000 / took["requests"] if took["requests"] else float("nan"),
         "rate": took["requests"] * 1e6 / took["microseconds"],
         "p50": took["p50"],
         "p99": took["p99"],

@@ -24,13 +24,13 @@ pub struct Gathering {
 
 impl Gathering {
     /// Bytes so far.
-    pub fn len(&self) -> usize {
+    pub fn length(&self) -> usize {
         self.payload.length + self.small.len()
     }
 
     /// The next bytes.
     pub fn push(&mut self, piece: Bytes) {
-        if self.len() == 0 || piece.len() >= PIECE {
+        if self.length() == 0 || piece.len() >= PIECE {
             self.settle();
             self.payload.push(piece);
         } else {
@@ -150,7 +150,7 @@ mod tests {
                 let piece: Vec<u8> = (0..length).map(|byte| (at * 7 + byte) as u8).collect();
                 gathering.push(piece.clone().into());
                 all.extend(piece);
-                prop_assert_eq!(gathering.len(), all.len());
+                prop_assert_eq!(gathering.length(), all.len());
             }
             let payload = gathering.finish();
             prop_assert_eq!(payload.len(), all.len());

@@ -44,7 +44,7 @@ pub async fn read(mut body: Incoming, limits: &Limits, stall: Duration) -> Resul
     let mut read = Gathering::default();
     let began = Instant::now();
     while !body.is_end_stream() {
-        let length = read.len();
+        let length = read.length();
         // A byte now and then breaks no silence; without this it would hold its place for ever.
         let earned = Duration::from_millis(length as u64 * 1000 / RATE);
         let left = (stall * 2 + earned).saturating_sub(began.elapsed());
