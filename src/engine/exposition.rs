@@ -9,8 +9,8 @@ use memchr::{memchr, memchr2};
 pub(super) struct Sample<'a> {
     /// Name, colons and suffix included.
     pub name: &'a str,
-    labels: &'a [u8],
-    value: &'a [u8],
+    /// What follows it: taken apart only when it is asked for, since most lines of a page are of no interest.
+    rest: &'a [u8],
 }
 
 /// The samples of a page whose names begin with one of `prefixes`.
@@ -38,16 +38,8 @@ impl<'a> Iterator for Lines<'a> {
 
 /// `name{labels} value [timestamp]`.
 fn sample(line: &[u8]) -> Option<Sample<'_>> {
-    let end = memchr2(b'{', b' ', line)?;
-    let (name, rest) = line.split_at(end);
-    let (labels, value) = match rest.strip_prefix(b"{") {
-        None => (&[][..], rest),
-        Some(rest) => {
-            let close = close(rest)?;
-            (&rest[..close], &rest[close + 1..])
-        }
-    };
-    Some(Sample { name: std::str::from_utf8(name).ok()?, labels, value })
+    let (name, rest) = line.split_at(memchr2(b'{', b' ', line)?);
+    Some(Sample { name: std::str::from_utf8(name).ok()?, rest })
 }
 
 /// Where the labels end: at the first brace that is in no value.
@@ -66,15 +58,23 @@ fn close(labels: &[u8]) -> Option<usize> {
 }
 
 impl<'a> Sample<'a> {
+    /// Labels, without their braces, and value; nothing of a broken line.
+    fn parts(&self) -> (&'a [u8], &'a [u8]) {
+        match self.rest.strip_prefix(b"{") {
+            None => (&[], self.rest),
+            Some(rest) => close(rest).map_or((&[], &[]), |end| (&rest[..end], &rest[end + 1..])),
+        }
+    }
+
     /// The value, if it is a finite number.
     pub fn value(&self) -> Option<f64> {
-        let text = std::str::from_utf8(self.value).ok()?;
+        let text = std::str::from_utf8(self.parts().1).ok()?;
         text.split_ascii_whitespace().next()?.parse().ok().filter(|value: &f64| value.is_finite())
     }
 
     /// Its labels; the values as they are written, escapes and all.
     pub fn labels(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
-        let mut rest = self.labels;
+        let mut rest = self.parts().0;
         std::iter::from_fn(move || {
             let equals = memchr(b'=', rest)?;
             let name = std::str::from_utf8(&rest[..equals]).ok()?;
@@ -105,7 +105,10 @@ mod tests {
         let page = b"# HELP a:x help\n# TYPE a:x gauge\na:x 1\na:y{l=\"}\\\"=,\", m=\"2\",} 2.5 1700000000\nb:z 3\na:broken{l=\"\na:nan NaN\na:\n\na:last{} +Inf";
         let found: Vec<_> = samples(page, &["a:"]).collect();
         let names: Vec<_> = found.iter().map(|sample| (sample.name, sample.value())).collect();
-        assert_eq!(names, [("a:x", Some(1.0)), ("a:y", Some(2.5)), ("a:nan", None), ("a:last", None)]);
+        assert_eq!(
+            names,
+            [("a:x", Some(1.0)), ("a:y", Some(2.5)), ("a:broken", None), ("a:nan", None), ("a:last", None)]
+        );
         assert_eq!(found[1].labels().collect::<Vec<_>>(), [("l", "}\\\"=,"), ("m", "2")]);
         assert_eq!((found[1].label("m"), found[1].label("n")), (Some("2"), None));
     }

@@ -1,6 +1,5 @@
 //! The same, once for each life of a replica, into the log: what is found at the start, and what has changed since.
 use std::collections::HashMap;
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,39 +30,33 @@ struct Seen {
 
 /// Examines whoever answers and was not examined in this life of it, for as long as there is somebody to look after.
 /// Replicas whose engines are not to be asked (`engine_metrics: off`) are left alone.
-pub fn rounds(members: impl Fn() -> Rounds + Send) -> impl Future<Output = ()> + Send {
-    async move {
-        let mut seen: HashMap<Name, Seen> = HashMap::new();
-        loop {
-            let Some(mut members) = members() else { return };
-            members.retain(|(_, replica)| replica.engine_metrics().interval.is_some());
-            let name = |pool: &Pool, replica: &Replica| (pool.name().clone(), replica.id().clone());
-            seen.retain(|known, _| members.iter().any(|(pool, replica)| name(pool, replica) == *known));
-            members.retain(|(pool, replica)| {
+pub async fn rounds(members: impl Fn() -> Rounds + Send) {
+    let mut seen: HashMap<Name, Seen> = HashMap::new();
+    loop {
+        let Some(mut members) = members() else { return };
+        members.retain(|(_, replica)| replica.engine_metrics().interval.is_some());
+        let name = |pool: &Pool, replica: &Replica| (pool.name().clone(), replica.id().clone());
+        seen.retain(|known, _| members.iter().any(|(pool, replica)| name(pool, replica) == *known));
+        members.retain(|(pool, replica)| {
+            let life = (replica.life(), replica.restarts());
+            replica.confirmed() && seen.get(&name(pool, replica)).is_none_or(|seen| seen.life != life)
+        });
+        for few in members.chunks(AT_ONCE) {
+            let ask = async |(pool, replica): &(Arc<Pool>, Arc<Replica>)| {
                 let life = (replica.life(), replica.restarts());
-                replica.confirmed() && seen.get(&name(pool, replica)).is_none_or(|seen| seen.life != life)
-            });
-            for few in members.chunks(AT_ONCE) {
-                let ask = async |(pool, replica): &(Arc<Pool>, Arc<Replica>)| {
-                    let life = (replica.life(), replica.restarts());
-                    (
-                        name(pool, replica),
-                        life,
-                        examine(replica, pool, Settings { within: WITHIN, generate: false }).await,
-                    )
-                };
-                for (name, life, told) in join_all(few.iter().map(ask)).await {
-                    // One that is gone again is looked at when it is back.
-                    if told.unreachable.is_none() {
-                        let before = seen.entry(name.clone()).or_default();
-                        before.life = life;
-                        tell(&name, &before.told, &told);
-                        before.told = told;
-                    }
+                (name(pool, replica), life, examine(replica, pool, Settings { within: WITHIN, generate: false }).await)
+            };
+            for (name, life, told) in join_all(few.iter().map(ask)).await {
+                let before = seen.entry(name.clone()).or_default();
+                // Also of one that has no list of models: it is not asked again and again.
+                before.life = life;
+                if told.unreachable.is_none() {
+                    tell(&name, &before.told, &told);
+                    before.told = told;
                 }
             }
-            sleep(PAUSE).await;
         }
+        sleep(PAUSE).await;
     }
 }
 
