@@ -131,7 +131,8 @@ SEVERAL = (
 
 
 def aware(tokenizer):
-    tokens = f'    tokenizer: "{tokenizer}"\n' if tokenizer else ""
+    # The mocks count four bytes as a token.
+    tokens = f'    tokenizer: "{tokenizer}"\n    tokens: {{ parity: false }}\n' if tokenizer else ""
     return f"  - model: {MODEL}\n    policy: cache_aware\n{tokens}    replicas:$replicas\n"
 
 
