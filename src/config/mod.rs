@@ -20,6 +20,7 @@ mod model;
 mod node;
 mod prefix;
 mod reference;
+mod replica;
 mod resilience;
 mod resolve;
 mod scalar;

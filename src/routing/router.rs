@@ -3,6 +3,7 @@
 //! A decision is: whom the request belongs to (stored state, binding) → else the candidates' table → the policy's choice
 //! → reserve → record. If the reservation is lost to another pool that shares the replica, that candidate is dropped and
 //! the policy chooses again, so a decision ends after as many rounds as there are candidates.
+mod caches;
 mod scores;
 
 use std::collections::HashMap;
@@ -17,11 +18,10 @@ use super::placements::Placements;
 use super::policy::{Aids, Choice, Policy, RoundRobin, Standing};
 use super::prefixes::{Look, Prefixes, tokens};
 use super::{
-    CacheEvent, Effect, Expectation, Following, LastPrompt, Leg, Load, Member, Plan, Prompt, Reason, Refusal, Reported, Request, Reservation,
-    Score, SessionKey, Settings, State, Taken, Tick, rendezvous,
+    Effect, Expectation, LastPrompt, Leg, Load, Member, Plan, Prompt, Reason, Refusal, Reported, Request, Reservation,
+    Score, SessionKey, Settings, State, Tick, rendezvous,
 };
 use crate::config::{LoadPolicy, LoadUnit};
-use crate::prefix;
 
 /// How long a new or returned replica takes to reach its full share.
 const RAMP_MICROS: u64 = 30_000_000;
@@ -281,20 +281,6 @@ impl Router {
         self.prefixes.sweep(steps)
     }
 
-    /// From now on a replica's events are followed so; nothing comes of it without an index, or for one that is no member.
-    ///
-    /// A replica that begins another life is not followed until this is called again.
-    pub fn follow(&mut self, replica: &str, following: Following) {
-        if let Some(&member) = self.index.get(replica) {
-            self.prefixes.follow(member as usize, following);
-        }
-    }
-
-    /// Takes what a replica says it holds, in the order in which it said so; `None` when it is not followed.
-    pub fn cache_events(&mut self, replica: &str, events: &[CacheEvent<'_>]) -> Option<Taken> {
-        self.prefixes.cache_events(*self.index.get(replica)? as usize, events)
-    }
-
     /// The replica has begun to answer: the first event of the body has come.
     pub fn confirm(&mut self, expectation: &mut Expectation, now: Tick) {
         self.prefixes.confirm(expectation, now);
@@ -316,31 +302,6 @@ impl Router {
     /// The attempt failed before the replica computed anything.
     pub fn withdraw(&mut self, expectation: Expectation, now: Tick) {
         self.prefixes.withdraw(expectation, now);
-    }
-
-    /// Seconds to prefill a prompt of so many tokens, of which so many are cached, as is known so far.
-    pub fn prefill_seconds(&self, tokens: u32, matched: u32) -> f64 {
-        self.prefixes.prefill_seconds(tokens, matched)
-    }
-
-    /// Figures of the prefix index; `None` where none is kept.
-    pub fn index_stats(&self) -> Option<prefix::Stats> {
-        self.prefixes.stats()
-    }
-
-    /// Blocks of prompts that the index knows on a replica; 0 for one that is no member.
-    pub fn index_held(&self, replica: &str) -> usize {
-        self.index.get(replica).map_or(0, |&member| self.prefixes.held(member as usize))
-    }
-
-    /// Blocks that a replica is assumed to keep; 0 for one that is no member, and where no index is kept.
-    pub fn index_capacity(&self, replica: &str) -> usize {
-        self.index.get(replica).map_or(0, |&member| self.prefixes.capacity(member as usize))
-    }
-
-    /// The prefix index as it is, at most `limit` runs of it, for debugging; `None` where none is kept.
-    pub fn index_dump(&self, limit: usize) -> Option<prefix::Dump> {
-        self.prefixes.dump(limit)
     }
 
     /// Number of session bindings held. Some may have expired: they are swept a few a decision.

@@ -131,13 +131,13 @@ pub struct Metrics {
     prompt_fallbacks: IntCounterVec,
     pub(super) tokens: TokenFamilies,
     pub(super) kv_events: KvEventFamilies,
-    index_pairs: IntGaugeVec,
-    index_capacity: IntGaugeVec,
-    index_bytes: IntGaugeVec,
-    index_evicted: IntCounterVec,
-    boundary_bytes: IntGaugeVec,
-    boundary_entries: IntGaugeVec,
-    boundary_lookups: IntCounterVec,
+    pub(super) index_pairs: IntGaugeVec,
+    pub(super) index_capacity: IntGaugeVec,
+    pub(super) index_bytes: IntGaugeVec,
+    pub(super) index_evicted: IntCounterVec,
+    pub(super) boundary_bytes: IntGaugeVec,
+    pub(super) boundary_entries: IntGaugeVec,
+    pub(super) boundary_lookups: IntCounterVec,
     engine_scrapes: IntCounterVec,
     /// What engines say of themselves: replica.
     pub engine: EngineFamilies,
@@ -352,27 +352,6 @@ impl Metrics {
         self.queued_seconds.with_label_values(&[replica]).set(seconds);
     }
 
-    /// Sets what a pool's prefix index knows of a replica, and what it assumes that it keeps.
-    pub fn set_index_blocks(&self, pool: &str, replica: &str, held: usize, capacity: usize) {
-        for (family, blocks) in [(&self.index_pairs, held), (&self.index_capacity, capacity)] {
-            family.with_label_values(&[pool, replica]).set(i64::try_from(blocks).unwrap_or(i64::MAX));
-        }
-    }
-
-    /// Sets the figures of a pool's prefix index.
-    pub fn set_index(&self, pool: &str, bytes: usize, evicted: u64) {
-        self.index_bytes.with_label_values(&[pool]).set(i64::try_from(bytes).unwrap_or(i64::MAX));
-        follow(&self.index_evicted.with_label_values(&[pool]), evicted);
-    }
-
-    /// Sets the figures of a pool's boundary cache.
-    pub fn set_boundary_cache(&self, pool: &str, bytes: u64, entries: u64, [hits, misses]: [u64; 2]) {
-        self.boundary_bytes.with_label_values(&[pool]).set(i64::try_from(bytes).unwrap_or(i64::MAX));
-        self.boundary_entries.with_label_values(&[pool]).set(i64::try_from(entries).unwrap_or(i64::MAX));
-        follow(&self.boundary_lookups.with_label_values(&[pool, "hit"]), hits);
-        follow(&self.boundary_lookups.with_label_values(&[pool, "miss"]), misses);
-    }
-
     /// Sets the gauge of a replica's breaker.
     pub fn set_breaker(&self, replica: &str, state: &str) {
         for each in ["closed", "open", "half_open", "probation"] {
@@ -421,7 +400,7 @@ impl Metrics {
 
 /// Brings a counter up to a count that is kept elsewhere; one that has begun anew begins anew here, too. Only scrapes do
 /// this, and they come one after the other.
-fn follow(counter: &IntCounter, count: u64) {
+pub(super) fn follow(counter: &IntCounter, count: u64) {
     match count.checked_sub(counter.get()) {
         Some(more) => counter.inc_by(more),
         None => {

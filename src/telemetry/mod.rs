@@ -2,6 +2,7 @@
 //!
 //! Label values come from configuration or fixed lists, never from a client. No prompt text is ever written.
 mod access_log;
+mod caches;
 mod engine;
 mod families;
 mod kv_events;
