@@ -225,10 +225,7 @@ impl Session {
         let Some(replay) = &self.replay else { return };
         let (id, now) = (replay.id, self.clock.now());
         match reply {
-            Reply::Message(sequence, payload) => {
-                self.order.replayed(id, sequence, payload, now, &mut self.sink);
-                return;
-            }
+            Reply::Message(sequence, payload) => self.order.replayed(id, sequence, payload, now, &mut self.sink),
             Reply::End => {
                 self.replay = None;
                 self.order.replay_ended(id, now, &mut self.sink);
