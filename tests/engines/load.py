@@ -4,6 +4,7 @@
 library. Prompts are words drawn from a seed, so that two loads of one seed are the same, and of two seeds share nothing.
 """
 
+import collections
 import http.client
 import json
 import queue
@@ -115,11 +116,10 @@ def summary(rows, *, block, warm_up=0):
     pairs = [pair for row in whole if row["turn"] >= warm_up and (pair := predicted(row))]
     prompt = sum(row["usage"]["prompt_tokens"] for row in whole)
     found = sum((row["usage"].get("prompt_tokens_details") or {}).get("cached_tokens") or 0 for row in whole)
-    by_replica = {}
-    for row in whole:
-        replica = row["said"].get("x-warmroute-replica")
-        if replica:
-            by_replica[replica] = by_replica.get(replica, 0) + 1
+    by_replica, reasons = (
+        collections.Counter(filter(None, (row["said"].get(f"x-warmroute-{name}") for row in whole)))
+        for name in ("replica", "reason")
+    )
     times = sorted(row["ttft"] for row in whole)
     within = lambda blocks: sum(abs(said - got) <= blocks * block for said, got in pairs)
     return {
@@ -128,6 +128,7 @@ def summary(rows, *, block, warm_up=0):
         "failures": [told(row) for row in failed[:3]],
         "cached_share": round(found / prompt, 4) if prompt else None,
         "busiest_over_mean": round(max(by_replica.values()) / (sum(by_replica.values()) / 2), 3) if by_replica else None,
+        "reasons": reasons,
         "ttft_p50_ms": round(1000 * statistics.median(times)) if times else None,
         "ttft_p99_ms": round(1000 * times[int(0.99 * (len(times) - 1))]) if times else None,
         "predictions": len(pairs),
