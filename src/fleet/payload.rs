@@ -53,8 +53,11 @@ impl Gathering {
 
 impl Payload {
     fn push(&mut self, piece: Bytes) {
-        self.length += piece.len();
-        self.pieces.push_back(piece);
+        // Whoever takes it from its front must find something there. HTTP/2 has frames without data.
+        if !piece.is_empty() {
+            self.length += piece.len();
+            self.pieces.push_back(piece);
+        }
     }
 
     /// Its bytes.
@@ -76,9 +79,7 @@ impl Payload {
 impl From<Bytes> for Payload {
     fn from(whole: Bytes) -> Self {
         let mut payload = Self::default();
-        if !whole.is_empty() {
-            payload.push(whole);
-        }
+        payload.push(whole);
         payload
     }
 }
@@ -137,6 +138,19 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_piece_without_bytes_is_none() {
+        let mut gathering = Gathering::default();
+        for piece in ["", "a", "", "b"] {
+            gathering.push(piece.into());
+        }
+        let mut payload = gathering.finish();
+        assert_eq!((payload.chunk(), payload.len()), (&b"a"[..], 2));
+        payload.advance(1);
+        assert_eq!(payload.chunk(), b"b");
+        assert_eq!(Payload::from(Bytes::new()).pieces.len(), 0);
+    }
 
     proptest! {
         #[test]

