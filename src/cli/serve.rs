@@ -73,6 +73,7 @@ pub fn run(args: Args) -> ExitCode {
             admin: args.admin,
         }),
     };
+    small_pages();
     let loaded = config.and_then(|config| Encoders::load(&config).map(|encoders| (config, encoders)));
     let (config, encoders) = match loaded {
         Ok(loaded) => loaded,
@@ -177,5 +178,14 @@ fn announce(proxy: &Arc<Proxy>, running: &Running) {
     );
     for address in &running.addresses {
         tracing::info!(role = "proxy", address = %address, "listening");
+    }
+}
+
+/// Keeps the process from huge pages: with them, one that has little to do is twice as large, and what they save was not
+/// to be seen among other differences (docs/performance.md).
+fn small_pages() {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
+        tracing::debug!(%error, "huge pages stay as they are");
     }
 }
