@@ -53,8 +53,11 @@ impl Gathering {
 
 impl Payload {
     fn push(&mut self, piece: Bytes) {
-        self.length += piece.len();
-        self.pieces.push_back(piece);
+        // HTTP/2 has empty frames; an empty piece in front would hide those behind it.
+        if !piece.is_empty() {
+            self.length += piece.len();
+            self.pieces.push_back(piece);
+        }
     }
 
     /// Its bytes.
@@ -76,9 +79,7 @@ impl Payload {
 impl From<Bytes> for Payload {
     fn from(whole: Bytes) -> Self {
         let mut payload = Self::default();
-        if !whole.is_empty() {
-            payload.push(whole);
-        }
+        payload.push(whole);
         payload
     }
 }
