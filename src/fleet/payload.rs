@@ -53,7 +53,7 @@ impl Gathering {
 
 impl Payload {
     fn push(&mut self, piece: Bytes) {
-        // Whoever takes it from its front must find something there. HTTP/2 has frames without data.
+        // HTTP/2 has empty frames; an empty piece in front would hide those behind it.
         if !piece.is_empty() {
             self.length += piece.len();
             self.pieces.push_back(piece);
