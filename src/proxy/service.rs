@@ -291,11 +291,6 @@ fn relayed(
     head.version = http::Version::HTTP_11;
     let idle = exchange.snapshot().config.timeouts.idle;
     let success = head.status.is_success();
-    let hides_usage = asked.hides_usage && stream && plain && success;
-    if hides_usage {
-        // It is of more than the client gets.
-        head.headers.remove(header::CONTENT_LENGTH);
-    }
     let relay = Relay::new(relay::Parts {
         incoming,
         exchange,
@@ -305,7 +300,7 @@ fn relayed(
         stream: stream && plain,
         stores: asked.stores && plain && success,
         reports: asked.reports && success,
-        hides_usage,
+        hides_usage: asked.hides_usage && stream && plain && success,
         plain,
         on_success,
         idle,
