@@ -6,7 +6,6 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 
-use bytes::{Bytes, BytesMut};
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
@@ -28,6 +27,8 @@ pub struct Hints<'a> {
     pub sequences: u32,
     /// `stream` is true: the answer is asked for in pieces.
     pub streams: bool,
+    /// Where `stream_options` stands; an empty range where that can't be told.
+    pub stream_options: Option<Range<usize>>,
     /// OpenAI's `prompt_cache_key`.
     pub prompt_cache_key: Option<Cow<'a, str>>,
     /// Responses API: the response this one continues.
@@ -46,6 +47,7 @@ impl Hints<'_> {
             model: self.model.map(|model| ModelName { name: Cow::Owned(model.name.into_owned()), range: model.range }),
             sequences: self.sequences,
             streams: self.streams,
+            stream_options: self.stream_options,
             prompt_cache_key: owned(self.prompt_cache_key),
             previous_response_id: owned(self.previous_response_id),
             user_id: owned(self.user_id),
@@ -105,6 +107,7 @@ const PARTS: usize = Part::PreviousResponseId as usize + 1;
 struct Fields<'a> {
     model: Option<&'a RawValue>,
     stream: Option<&'a RawValue>,
+    stream_options: Option<&'a RawValue>,
     n: Option<&'a RawValue>,
     best_of: Option<&'a RawValue>,
     prompt_cache_key: Option<&'a RawValue>,
@@ -115,6 +118,7 @@ struct Fields<'a> {
 enum Field {
     Model,
     Stream,
+    StreamOptions,
     N,
     BestOf,
     CacheKey,
@@ -142,6 +146,7 @@ impl Visitor<'_> for FieldVisitor {
         Ok(match key {
             "model" => Field::Model,
             "stream" => Field::Stream,
+            "stream_options" => Field::StreamOptions,
             "n" => Field::N,
             "best_of" => Field::BestOf,
             "prompt_cache_key" => Field::CacheKey,
@@ -199,11 +204,12 @@ impl<'de> Visitor<'de> for FieldsVisitor {
                 Field::BestOf => &mut fields.best_of,
                 Field::CacheKey => &mut fields.prompt_cache_key,
                 Field::Metadata => &mut fields.metadata,
+                Field::StreamOptions if self.parts => &mut fields.stream_options,
                 // Two of them say where a request goes and how much it is.
                 Field::Part(part) if self.parts || matches!(part, Part::Prompt | Part::PreviousResponseId) => {
                     &mut fields.parts.0[part as usize]
                 }
-                Field::Part(_) | Field::Other => {
+                Field::Part(_) | Field::StreamOptions | Field::Other => {
                     map.next_value::<IgnoredAny>()?;
                     continue;
                 }
@@ -220,16 +226,18 @@ impl<'de> Visitor<'de> for FieldsVisitor {
 /// When it is not one JSON object; the message gives line and column.
 pub fn read(body: &[u8]) -> Result<Hints<'_>, serde_json::Error> {
     // One look at all bytes lets every value be taken out of the body without another.
-    let fields = match std::str::from_utf8(body) {
-        Ok(text) => fields(serde_json::Deserializer::from_str(text), true)?,
-        Err(_) => fields(serde_json::Deserializer::from_slice(body), false)?,
+    let (fields, utf8) = match std::str::from_utf8(body) {
+        Ok(text) => (fields(serde_json::Deserializer::from_str(text), true)?, true),
+        Err(_) => (fields(serde_json::Deserializer::from_slice(body), false)?, false),
     };
+    let options = fields.stream_options.map(|raw| range_of(body, raw));
     let number = |raw: Option<&RawValue>| raw.and_then(|raw| raw.get().parse::<u32>().ok()).unwrap_or(1);
     let sequences = number(fields.n).max(number(fields.best_of)).max(1);
     Ok(Hints {
         model: fields.model.and_then(|raw| Some(ModelName { name: string(raw)?, range: range_of(body, raw) })),
         sequences: sequences.saturating_mul(fields.parts.get(Part::Prompt).map_or(1, prompts)),
         streams: fields.stream.is_some_and(|raw| raw.get() == "true"),
+        stream_options: if utf8 { options } else { Some(0..0) },
         prompt_cache_key: fields.prompt_cache_key.and_then(string),
         previous_response_id: fields.parts.get(Part::PreviousResponseId).and_then(string),
         user_id: fields.metadata.and_then(user_id),
@@ -278,20 +286,6 @@ fn user_id(raw: &RawValue) -> Option<Cow<'_, str>> {
 fn range_of(body: &[u8], raw: &RawValue) -> Range<usize> {
     let start = (raw.get().as_ptr() as usize).saturating_sub(body.as_ptr() as usize);
     start..start + raw.get().len()
-}
-
-/// A JSON body with its model name replaced; every other byte stays.
-pub fn replace_model(body: &Bytes, range: &Range<usize>, model: &str) -> Bytes {
-    replace_field(body, range, &serde_json::Value::from(model).to_string())
-}
-
-/// A body with the bytes of `range` replaced; every other byte stays.
-pub fn replace_field(body: &Bytes, range: &Range<usize>, value: &str) -> Bytes {
-    let mut spliced = BytesMut::with_capacity(body.len() + value.len());
-    spliced.extend_from_slice(body.get(..range.start).unwrap_or_default());
-    spliced.extend_from_slice(value.as_bytes());
-    spliced.extend_from_slice(body.get(range.end..).unwrap_or_default());
-    spliced.freeze()
 }
 
 #[cfg(test)]
@@ -354,13 +348,5 @@ mod tests {
     fn depth_costs_no_stack() {
         let deep = format!("{{\"x\":{}{},\"model\":\"m\"}}", "[".repeat(200_000), "]".repeat(200_000));
         assert_eq!(read(deep.as_bytes()).unwrap().model.unwrap().name, "m");
-    }
-
-    #[test]
-    fn an_alias_is_replaced_in_place() {
-        let body = Bytes::from_static(br#"{ "x" : "fast", "model":  "fast" , "y":1e2}"#);
-        let range = read(&body).unwrap().model.unwrap().range;
-        let spliced = replace_model(&body, &range, "org/\"q\"");
-        assert_eq!(&spliced[..], br#"{ "x" : "fast", "model":  "org/\"q\"" , "y":1e2}"#);
     }
 }

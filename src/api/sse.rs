@@ -19,7 +19,17 @@ pub struct Scanner {
 impl Scanner {
     /// Takes the next bytes; returns the offset just after the first event that ends in them.
     pub fn feed(&mut self, bytes: &[u8]) -> Option<usize> {
-        let mut first = None;
+        let first = self.event(bytes);
+        let mut rest = bytes.get(first?..).unwrap_or_default();
+        while let Some(end) = self.event(rest) {
+            rest = rest.get(end..).unwrap_or_default();
+        }
+        first
+    }
+
+    /// Takes the next bytes up to the end of the first event that ends in them, and returns the offset just after it; all
+    /// of them where none does.
+    pub fn event(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut at = 0;
         while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
             if std::mem::take(&mut self.after_cr) && rest.first() == Some(&b'\n') {
@@ -28,20 +38,19 @@ impl Scanner {
             }
             let Some(end) = memchr2(b'\n', b'\r', rest) else {
                 self.in_line = true;
-                break;
+                return None;
             };
-            self.after_cr = rest.get(end) == Some(&b'\r');
-            if end > 0 || self.in_line {
-                self.in_event = true;
-            } else if self.in_event {
-                self.in_event = false;
-                self.events += 1;
-                first = first.or(Some(at + end + 1));
-            }
-            self.in_line = false;
             at += end + 1;
+            self.after_cr = rest.get(end) == Some(&b'\r');
+            if end > 0 || std::mem::take(&mut self.in_line) {
+                self.in_line = false;
+                self.in_event = true;
+            } else if std::mem::take(&mut self.in_event) {
+                self.events += 1;
+                return Some(at);
+            }
         }
-        first
+        None
     }
 
     /// Whole events seen.

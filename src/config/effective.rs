@@ -117,6 +117,7 @@ fn pool(pool: &Pool) -> Value {
     }
     insert(&mut map, "paths", pool.paths.iter().map(|p| &**p).collect::<Vec<_>>());
     insert(&mut map, "request_encoding", pool.request_encoding.as_str());
+    insert(&mut map, "stream_usage", pool.stream_usage.as_str());
     insert(&mut map, "health", pool.health.effective());
     insert(&mut map, "retry", pool.retry.effective());
     insert(&mut map, "queue", pool.queue.effective());

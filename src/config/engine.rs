@@ -32,6 +32,19 @@ pub struct EngineMetrics {
     pub max_waiting: Option<u32>,
 }
 
+/// How a streamed chat or completion comes to report its usage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StreamUsage {
+    /// Where its client asks for it (default).
+    Observe,
+    /// The router asks where its client did not, and hides the event that reports it.
+    Ask,
+}
+
+pub(super) fn stream_usage(pool: &Item) -> StreamUsage {
+    or(Some(pool), "stream_usage", StreamUsage::Observe)
+}
+
 pub(super) fn engine_metrics(pool: &Item) -> EngineMetrics {
     let item = pool.get("engine_metrics");
     let engine: Option<Engine> = or(Some(pool), "engine", None);

@@ -13,7 +13,7 @@ use ipnet::IpNet;
 
 use super::tls::ListenTls;
 
-pub use super::engine::{CACHE_TOKENS, Engine, EngineMetrics};
+pub use super::engine::{CACHE_TOKENS, Engine, EngineMetrics, StreamUsage};
 pub use super::events::{EventSource, KvEvents, PoolEvents, TcpEndpoint};
 pub use super::prefix::{CacheAware, LeastCost, LoadUnit, Prefill, Stay};
 pub use super::replica::{Discover, DiscoverFrom, Dns, DnsRecords, PoolDefaults, Rank, Replica, ReplicaUrl};
@@ -116,6 +116,8 @@ pub struct Pool {
     pub paths: Vec<Arc<str>>,
     /// What is done with a compressed request body.
     pub request_encoding: RequestEncoding,
+    /// How streams come to report their usage.
+    pub stream_usage: StreamUsage,
     /// How its replicas are watched.
     pub health: Health,
     /// Whether a request that failed is sent to another replica.

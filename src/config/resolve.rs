@@ -16,7 +16,7 @@ use rustls::pki_types::ServerName;
 pub(super) use discover::replica_list;
 
 use super::check::Item;
-use super::engine::engine_metrics;
+use super::engine::{engine_metrics, stream_usage};
 use super::error::{Error, Errors, Place};
 use super::events;
 use super::listeners;
@@ -86,6 +86,7 @@ read! {
     Engine: Value::Word(w) => Engine::named(w);
     LoadPolicy: Value::Word(w) => LoadPolicy::named(w);
     RequestEncoding: Value::Word(w) => RequestEncoding::named(w);
+    StreamUsage: Value::Word(w) => StreamUsage::named(w);
     Stay: Value::Word(w) => Stay::named(w);
     LoadUnit: Value::Word(w) => LoadUnit::named(w);
     RetryOn: Value::Word(w) => RetryOn::named(w);
@@ -260,6 +261,7 @@ impl<'a> Across<'a> {
             discover,
             paths,
             request_encoding: or(Some(item), "request_encoding", RequestEncoding::Decode),
+            stream_usage: stream_usage(item),
             health,
             retry: resilience::retry(item),
             queue: resilience::queue(item),

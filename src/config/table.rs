@@ -6,7 +6,7 @@ use super::keys::{
     Default::{Required, Value, Words},
     Key, Kind, Scalar,
 };
-use super::model::{DnsRecords, Engine, LoadPolicy, LoadUnit, LogFormat, RequestEncoding, RetryOn, Stay};
+use super::model::{DnsRecords, Engine, LoadPolicy, LoadUnit, LogFormat, RequestEncoding, RetryOn, Stay, StreamUsage};
 use super::tls::{ClientCertificates, MinVersion};
 
 const LIVE: bool = true;
@@ -252,6 +252,8 @@ pub(super) static TABLE: &[Key] = &[
         "Further exact paths that are forwarded to this pool. Any other unknown path is a 404."),
     key("pools[].request_encoding", one_of(RequestEncoding::NAMES), Value("decode"), LIVE, "pass",
         "Compressed request bodies: `decode` gzip and zstd for the engine, or `pass` them on as they are, unparsed."),
+    key("pools[].stream_usage", one_of(StreamUsage::NAMES), Value("observe"), LIVE, "ask",
+        "How the router learns what was cached for a streamed chat or completion: it reads what the client asked for (`observe`), or asks where the client did not and hides the event that answers (`ask`): see docs/prefix-awareness.md. `ask` reads the bodies of `models: any`."),
     key("pools[].health", MAP, Words("its keys' defaults"), LIVE, "{ interval: 5s }",
         "How replicas are watched, by probes and by what becomes of requests: see docs/resilience.md. Pools that share a replica must agree on it, but for `max_ejected`."),
     key("pools[].health.path", PATH, Value("/health"), LIVE, "/healthz",

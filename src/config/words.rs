@@ -1,6 +1,8 @@
 //! The words of the configuration that stand for variants: written once, read by the table, the resolver, the
 //! effective configuration and whoever needs a label.
-use super::model::{DnsRecords, Engine, LoadPolicy, LoadUnit, LogFormat, Policy, RequestEncoding, RetryOn, Stay};
+use super::model::{
+    DnsRecords, Engine, LoadPolicy, LoadUnit, LogFormat, Policy, RequestEncoding, RetryOn, Stay, StreamUsage,
+};
 use super::tls::{ClientCertificates, MinVersion};
 
 macro_rules! words {
@@ -27,6 +29,7 @@ words!(LoadPolicy: RoundRobin = "round_robin", Random = "random", LeastLoad = "l
 words!(Stay: Prefer = "prefer", Balanced = "balanced");
 words!(LoadUnit: Requests = "requests", Placements = "placements", QueuedSeconds = "queued_seconds");
 words!(RequestEncoding: Decode = "decode", Pass = "pass");
+words!(StreamUsage: Observe = "observe", Ask = "ask");
 words!(DnsRecords: Auto = "auto", Address = "a", Service = "srv");
 words!(RetryOn: Reset = "reset", InternalError = "500", BadGateway = "502", Unavailable = "503", GatewayTimeout = "504");
 words!(ClientCertificates: Optional = "optional", Required = "required");

@@ -9,8 +9,8 @@
 //! | llama.cpp, without any of these | `timings.cache_n + prompt_n` | `timings.cache_n` |
 //!
 //! vLLM reports cached tokens with `--enable-prompt-tokens-details`, SGLang with `--enable-cache-report`, and both put
-//! them into a stream where the client asked for `stream_options.include_usage`. What is not reported is unknown, never
-//! zero.
+//! them into a stream where the client asked for `stream_options.include_usage`, or the router did (`stream_usage: ask`).
+//! What is not reported is unknown, never zero.
 use memchr::{memchr2, memrchr2};
 
 use super::document::{self, Document, Known};

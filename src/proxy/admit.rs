@@ -10,8 +10,8 @@ use super::body::{self, Coding};
 use super::problem::Problem;
 use super::prompt::Unread;
 use super::{Proxy, Snapshot};
-use crate::api::{self, Body, Cause, Endpoint, Family, Hints, ModelName, Phase, Source};
-use crate::config::RequestEncoding;
+use crate::api::{self, Body, Cause, Edit, Endpoint, Family, Hints, ModelName, Phase, Source};
+use crate::config::{RequestEncoding, StreamUsage};
 use crate::fleet::{Fleet, Payload, Pool};
 use crate::routing::{self, Prompt, SessionKey};
 
@@ -28,6 +28,8 @@ pub struct Admitted {
     pub body: Payload,
     /// Whether the body was compressed when it came and no longer is.
     pub decoded: bool,
+    /// Whether the router asks in it for the usage that its client did not ask for.
+    pub asks_usage: bool,
     /// Its session, when the policy asks for one.
     pub session: Option<(SessionKey, Source)>,
     /// The replica that holds the response it continues.
@@ -50,6 +52,7 @@ impl Admitted {
             model: None,
             body,
             decoded: false,
+            asks_usage: false,
             session: None,
             pinned: None,
             sequences: 1,
@@ -137,16 +140,33 @@ pub async fn admit(
         Some(_) => Unread::Nowhere("unreadable"),
         None => Unread::of(pool, endpoint, &plain, &hints, adapter(pool, hints.model.as_ref())),
     };
-    let (body, decoded) = outgoing_body(pool, endpoint, hints.model.as_ref(), coding, &received, &plain)?;
+    let Sent { body, decoded, asks_usage } = outgoing_body(pool, endpoint, &hints, coding, &received, &plain)?;
     let body = body.into();
     let (pool, sequences, streams) = (pool.clone(), hints.sequences, hints.streams);
     let model = hints.model.map(|model| model.name.into());
-    Ok(Admitted { pool, model, body, decoded, session, pinned, sequences, streams, prompt, unparsed: unread })
+    Ok(Admitted {
+        pool,
+        model,
+        body,
+        decoded,
+        asks_usage,
+        session,
+        pinned,
+        sequences,
+        streams,
+        prompt,
+        unparsed: unread,
+    })
 }
 
 /// Whether the pool has a use for the prompts of this endpoint.
 fn wants_prompt(pool: &Pool, endpoint: &Endpoint) -> bool {
     pool.settings().uses_prompts() && !endpoint.load_only
+}
+
+/// Whether the pool asks for the usage of streams of this endpoint.
+fn asks_usage(pool: &Pool, endpoint: &Endpoint) -> bool {
+    pool.settings().stream_usage == StreamUsage::Ask && api::takes_stream_options(endpoint)
 }
 
 /// What is asked for where that is not the pool's model, nor an alias of it, which shares its cache: a LoRA adapter, or
@@ -162,8 +182,8 @@ fn by_head(pool: &Pool, endpoint: &Endpoint, headers: &HeaderMap) -> Option<Opti
     let settings = pool.settings();
     let encoded = !matches!(body::coding(headers), Ok(None));
     let passes = encoded && settings.request_encoding == RequestEncoding::Pass;
-    if !passes && (encoded || !pool.any_model() || endpoint.family == Family::Responses || wants_prompt(pool, endpoint))
-    {
+    let unread = pool.any_model() && endpoint.family != Family::Responses;
+    if !passes && (encoded || !unread || wants_prompt(pool, endpoint) || asks_usage(pool, endpoint)) {
         return None;
     }
     if !keyed(pool, endpoint) {
@@ -201,22 +221,43 @@ fn not_an_object(error: &serde_json::Error) -> String {
     format!("the body is not a JSON object: {error}")
 }
 
-/// The body the engine gets, and whether it was decoded: an alias gives way to the model's real name, all else stays.
+/// The body the engine gets.
+struct Sent {
+    body: Bytes,
+    decoded: bool,
+    asks_usage: bool,
+}
+
+/// An alias gives way to the model's real name, usage is asked for where the pool wants that; all else stays.
 fn outgoing_body(
     pool: &Pool,
     endpoint: &Endpoint,
-    asked: Option<&ModelName<'_>>,
+    hints: &Hints<'_>,
     coding: Option<Coding>,
     received: &Bytes,
     plain: &Bytes,
-) -> Result<(Bytes, bool), Problem> {
+) -> Result<Sent, Problem> {
     let pass = coding.is_some() && pool.settings().request_encoding == RequestEncoding::Pass;
-    let decoded = coding.is_some() && !pass;
+    let alias = replaced_alias(pool, endpoint, hints.model.as_ref(), pass)?;
+    if pass {
+        return Ok(Sent { body: received.clone(), decoded: false, asks_usage: false });
+    }
+    let usage = if asks_usage(pool, endpoint) { Edit::include_usage(plain, hints) } else { None };
+    let asks_usage = usage.is_some();
+    let edits = alias.into_iter().chain(usage).collect();
+    Ok(Sent { body: api::splice(plain, edits), decoded: coding.is_some(), asks_usage })
+}
+
+/// The model's real name in the place of its alias, if that is what was asked for.
+fn replaced_alias(
+    pool: &Pool,
+    endpoint: &Endpoint,
+    asked: Option<&ModelName<'_>>,
+    pass: bool,
+) -> Result<Option<Edit>, Problem> {
     let alias =
         pool.model().zip(asked).filter(|(model, asked)| asked.name != ***model && !pool.is_adapter(&asked.name));
-    let Some((model, asked)) = alias else {
-        return Ok((if pass { received } else { plain }.clone(), decoded));
-    };
+    let Some((model, asked)) = alias else { return Ok(None) };
     let problem = |cause, message: String| Err(Problem::new(cause, Phase::Admit, message));
     if pass {
         let message = "an alias can't be replaced in a compressed body that is passed on (request_encoding: pass)";
@@ -228,11 +269,10 @@ fn outgoing_body(
             format!("the alias can't be replaced in this form: send the model as `{model}`"),
         );
     }
-    let body = match endpoint.body {
-        Body::Form => api::replace_field(plain, &asked.range, model),
-        Body::Json | Body::Opaque => api::replace_model(plain, &asked.range, model),
-    };
-    Ok((body, decoded))
+    Ok(Some(match endpoint.body {
+        Body::Form => Edit::form_model(asked, model),
+        Body::Json | Body::Opaque => Edit::json_model(asked, model),
+    }))
 }
 
 /// The pool that serves the model. With one pool only, a body that names none, or can't be read, goes there: the engine

@@ -12,6 +12,7 @@ mod explain;
 mod forward;
 mod guard;
 mod head;
+mod hide;
 mod http2;
 mod inherit;
 mod listener;

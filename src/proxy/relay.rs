@@ -13,6 +13,7 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 
 use super::exchange::Exchange;
+use super::hide::{UsageHider, joined};
 use super::stored::Place;
 use crate::api::{Cause, Family, IdObserver, Scanner, stream_error};
 use crate::engine::Observer;
@@ -45,6 +46,7 @@ pub struct Relay {
     stored_id: Option<IdObserver>,
     reports: bool,
     usage: Option<Observer>,
+    hider: Option<Box<UsageHider>>,
     /// The request's prompt is known to have been computed.
     prefilled: bool,
     on_success: Option<Effect>,
@@ -71,6 +73,8 @@ pub struct Parts {
     pub stores: bool,
     /// Whether it should report usage.
     pub reports: bool,
+    /// Whether the event that reports it is kept from the client.
+    pub hides_usage: bool,
     /// Whether it can be read: what is compressed is passed on unread.
     pub plain: bool,
     /// To be applied when the answer begins.
@@ -93,6 +97,7 @@ impl Relay {
             stored_id: parts.stores.then(|| IdObserver::new(parts.stream)),
             reports: parts.reports,
             usage: (parts.reports && parts.plain).then(|| Observer::new(parts.stream)),
+            hider: parts.hides_usage.then(Box::default),
             prefilled: false,
             on_success: parts.on_success,
             idle: parts.idle,
@@ -141,7 +146,8 @@ impl Relay {
     }
 
     fn observe(&mut self, data: &Bytes) {
-        self.exchange.sent(data.len());
+        // What may have to be hidden is sent once that is known.
+        self.exchange.sent(if self.hider.is_some() { 0 } else { data.len() });
         self.succeeded();
         if let Some(scanner) = &mut self.stream {
             scanner.feed(data);
@@ -159,6 +165,17 @@ impl Relay {
         }
     }
 
+    /// What the client gets now that `data` has come, and `ended` whether that was the last; `None` where that is nothing.
+    fn shown(&mut self, data: Option<Bytes>, ended: bool) -> Option<Bytes> {
+        let Some(hider) = &mut self.hider else { return data };
+        let mut shown = data.map_or_else(Bytes::new, |data| hider.feed(data));
+        if ended {
+            shown = joined(shown, hider.rest());
+        }
+        self.exchange.sent(shown.len());
+        (!shown.is_empty()).then_some(shown)
+    }
+
     /// The answer broke off: an event stream ends with one error event, anything else with the connection.
     fn broken(
         &mut self,
@@ -167,11 +184,12 @@ impl Relay {
         message: &str,
     ) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
         self.incoming = None;
+        let held = self.shown(None, true);
         self.exchange.broken(cause, message);
         match &self.stream {
             Some(scanner) => {
                 let event = stream_error(self.family, cause, message, scanner.events(), scanner.open_event());
-                Poll::Ready(Some(Ok(Frame::data(event))))
+                Poll::Ready(Some(Ok(Frame::data(joined(held.unwrap_or_default(), event)))))
             }
             None => {
                 self.broken = Some(RelayError(message.to_owned()));
@@ -215,6 +233,7 @@ impl Body for Relay {
                     if let Some(data) = &data {
                         this.observe(data);
                     }
+                    let data = this.shown(data, ended);
                     if ended {
                         this.finish();
                     }
@@ -223,8 +242,9 @@ impl Body for Relay {
                     }
                 }
                 Poll::Ready(None) => {
+                    let held = this.shown(None, true);
                     this.finish();
-                    return Poll::Ready(None);
+                    return Poll::Ready(held.map(|held| Ok(Frame::data(held))));
                 }
                 Poll::Ready(Some(Err(error))) => {
                     let message = format!("replica {} broke off its answer: {error}", this.replica.id());

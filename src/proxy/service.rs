@@ -43,6 +43,8 @@ struct Asked {
     stores: bool,
     /// Usage of what it made the engine generate.
     reports: bool,
+    /// An event of usage that its client did not ask for.
+    hides_usage: bool,
 }
 
 /// Answers one request; every failure is an answer.
@@ -206,7 +208,11 @@ async fn send(
     let body = admitted.body.clone();
     let outgoing = Outgoing { method: head.method, target: head.uri, headers, body, attempt, seek: false };
     let answered = forward::forward(exchange, &pool, &outgoing, request).await?;
-    let asked = Asked { stores: endpoint.family == Family::Responses, reports: !endpoint.load_only };
+    let asked = Asked {
+        stores: endpoint.family == Family::Responses,
+        reports: !endpoint.load_only,
+        hides_usage: admitted.asks_usage,
+    };
     Ok(Reply::Engine { answered: Box::new(answered), pool, asked })
 }
 
@@ -239,7 +245,7 @@ async fn stored_response(
         ..Default::default()
     };
     // What it used was reported when it was made.
-    let asked = Asked { stores: false, reports: false };
+    let asked = Asked { stores: false, reports: false, hides_usage: false };
     if let Some((pool, _)) = home {
         exchange.in_pool(pool);
         let answered = Box::new(forward::forward(exchange, pool, &outgoing, request).await?);
@@ -294,6 +300,7 @@ fn relayed(
         stream: stream && plain,
         stores: asked.stores && plain && success,
         reports: asked.reports && success,
+        hides_usage: asked.hides_usage && stream && plain && success,
         plain,
         on_success,
         idle,

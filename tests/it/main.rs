@@ -37,6 +37,7 @@ mod secrets;
 mod sessions;
 mod shutdown;
 mod start;
+mod stream_usage;
 mod strict;
 mod timeouts;
 mod tls;

@@ -8,6 +8,7 @@ checks! {
     aliases: "pools[].aliases";
     paths: "pools[].paths";
     request_encoding: "pools[].request_encoding";
+    stream_usage: "pools[].stream_usage";
     engine_kind: "pools[].engine";
     tokenizer: "pools[].tokenizer";
 }
@@ -60,6 +61,19 @@ pub async fn request_encoding() {
     for (proxy, got) in [(with, &packed), (without, &plain)] {
         who(&proxy, &compressed("gzip", packed.clone())).await;
         assert_eq!(&engines[0].seen("/v1/chat/completions").pop().unwrap().body, got);
+    }
+}
+
+pub async fn stream_usage() {
+    let (report, end) = ("data: {\"choices\":[],\"usage\":{\"prompt_tokens\":5}}\n\n", "data: [DONE]\n\n");
+    let stream = [("Content-Type", "text/event-stream")];
+    let engines = [Upstream::fixed(200, &stream, [report, end].concat()).await];
+    let (with, without) = pair(&one_pool(&engines, "stream_usage: ask"), &one_pool(&engines, "")).await;
+    for (proxy, asks, shown) in [(with, true, end.to_owned()), (without, false, [report, end].concat())] {
+        assert_eq!(who(&proxy, &chat(true, 1)).await, shown);
+        let seen = engines[0].seen("/v1/chat/completions").pop().unwrap().body;
+        let seen: Value = serde_json::from_slice(&seen).unwrap();
+        assert_eq!(seen["stream_options"]["include_usage"] == true, asks, "{seen}");
     }
 }
 
