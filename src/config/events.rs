@@ -135,11 +135,7 @@ impl PoolEvents {
             Self::Ask => KvEvents::Ask,
             Self::Ports { port, replay_port, topic } => {
                 let at = |port| TcpEndpoint { host: url.host.clone(), port };
-                KvEvents::At(EventSource {
-                    endpoint: at(*port),
-                    replay: replay_port.map(at),
-                    topic: topic.clone(),
-                })
+                KvEvents::At(EventSource { endpoint: at(*port), replay: replay_port.map(at), topic: topic.clone() })
             }
         }
     }

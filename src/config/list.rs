@@ -10,7 +10,11 @@ use super::{keys, node, resolve};
 /// Reads and checks a list of replicas. `[]` is a list of none; a file without content is an error, because it is what a
 /// writer leaves for a moment who does not rename.
 /// Replicas take from `defaults` what they don't say themselves.
-pub fn load_replicas(path: &Path, defaults: &PoolDefaults, env: &dyn Fn(&str) -> Option<String>) -> Result<Vec<Replica>, Errors> {
+pub fn load_replicas(
+    path: &Path,
+    defaults: &PoolDefaults,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<Vec<Replica>, Errors> {
     let (text, name) = super::read(path, "a list of replicas")?;
     parse_replicas(&text, &name, path.parent().unwrap_or(Path::new("")), defaults, env)
 }

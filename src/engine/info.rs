@@ -3,8 +3,8 @@
 //! Each shape is read for the few fields that are wanted; what is missing or of another type is unknown.
 use std::collections::BTreeMap;
 
-use serde::de::{Deserializer, IgnoredAny};
 use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny};
 
 use super::report::{EngineReport, RankReport};
 use crate::config::Engine;

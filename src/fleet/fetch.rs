@@ -40,7 +40,9 @@ impl Replica {
         if body.is_some() {
             request = request.header(header::CONTENT_TYPE, "application/json");
         }
-        let request = request.body(Full::new(Payload::from(body.unwrap_or_default()))).map_err(|error| format!("{path}: {error}"))?;
+        let request = request
+            .body(Full::new(Payload::from(body.unwrap_or_default())))
+            .map_err(|error| format!("{path}: {error}"))?;
         let asked = async {
             let (head, mut body) = self.connections().ask(request).await?.into_parts();
             let read = Limited::new(&mut body, most).collect().await.map_err(|error| format!("{path}: {error}"))?;

@@ -43,7 +43,9 @@ impl Parity {
     /// Whether a prompt of this endpoint is worth tokenizing.
     pub fn trusts(&self, endpoint: &'static str) -> bool {
         let mut judgements = self.0.lock();
-        let Some(judgement) = judgements.get_mut(endpoint).filter(|judgement| judgement.distrusted) else { return true };
+        let Some(judgement) = judgements.get_mut(endpoint).filter(|judgement| judgement.distrusted) else {
+            return true;
+        };
         judgement.prompts = judgement.prompts.wrapping_add(1);
         judgement.prompts % PROBE == 0
     }

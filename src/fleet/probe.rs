@@ -104,12 +104,7 @@ impl Replica {
     }
 
     /// The outer error is the connection's.
-    async fn get(
-        &self,
-        connection: Connection,
-        path: &str,
-        most: usize,
-    ) -> Result<Result<Bytes, Fault>, hyper::Error> {
+    async fn get(&self, connection: Connection, path: &str, most: usize) -> Result<Result<Bytes, Fault>, hyper::Error> {
         let mut request = Request::get(path).header(header::HOST, self.authority());
         if let Some(authorization) = self.authorization() {
             request = request.header(header::AUTHORIZATION, authorization);

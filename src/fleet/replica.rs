@@ -157,7 +157,10 @@ impl Replica {
 
     /// Whether this is what `replica` describes: settings may differ, the engine does not.
     pub(super) fn is(&self, replica: &config::Replica) -> bool {
-        self.id == replica.id && self.url == replica.url && self.rank == replica.rank && self.incarnation == replica.incarnation
+        self.id == replica.id
+            && self.url == replica.url
+            && self.rank == replica.rank
+            && self.incarnation == replica.incarnation
     }
 
     /// Takes new settings.

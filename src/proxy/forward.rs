@@ -333,11 +333,13 @@ impl Outgoing {
         let base = &replica.url().base_path;
         let target = match self.target.path_and_query() {
             Some(target) if base.is_empty() => Uri::from(target.clone()),
-            target => Uri::try_from(format!("{base}{}", target.map_or("/", |target| target.as_str()))).map_err(|error| {
-                let id = replica.id();
-                let message = format!("the target can't be joined with the base path of replica {id}: {error}");
-                Failure::Final(Cause::BadHead, Phase::Send, message)
-            })?,
+            target => {
+                Uri::try_from(format!("{base}{}", target.map_or("/", |target| target.as_str()))).map_err(|error| {
+                    let id = replica.id();
+                    let message = format!("the target can't be joined with the base path of replica {id}: {error}");
+                    Failure::Final(Cause::BadHead, Phase::Send, message)
+                })?
+            }
         };
         let mut request = Request::new(Full::new(self.body.clone()));
         *request.method_mut() = self.method.clone();

@@ -91,9 +91,7 @@ fn new_request_id() -> HeaderValue {
 /// What goes from any head that passes: hop-by-hop fields, those that `Connection` names, and names of our own, which are
 /// ours alone in both directions.
 fn strip(headers: &mut HeaderMap, more: impl Fn(&HeaderName) -> bool) {
-    let goes = |name: &HeaderName| {
-        HOP_BY_HOP.contains(name) || name.as_str().starts_with("x-warmroute-") || more(name)
-    };
+    let goes = |name: &HeaderName| HOP_BY_HOP.contains(name) || name.as_str().starts_with("x-warmroute-") || more(name);
     let named = headers
         .get_all(header::CONNECTION)
         .iter()

@@ -72,7 +72,14 @@ impl Changes {
     pub(super) fn new(config: Arc<Config>, encoders: Encoders) -> Self {
         let (found, watching) = (Found::new(), HashMap::new());
         Self {
-            desired: Mutex::new(Desired { config, encoders, found, watching, conflicts: Vec::new(), listeners: Listeners::default() }),
+            desired: Mutex::new(Desired {
+                config,
+                encoders,
+                found,
+                watching,
+                conflicts: Vec::new(),
+                listeners: Listeners::default(),
+            }),
             leaving: Mutex::default(),
             file: OnceLock::new(),
             read: Mutex::new(None),

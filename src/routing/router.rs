@@ -17,8 +17,8 @@ use super::placements::Placements;
 use super::policy::{Aids, Choice, Policy, RoundRobin, Standing};
 use super::prefixes::{Look, Prefixes, tokens};
 use super::{
-    CacheEvent, Effect, Expectation, Following, LastPrompt, Leg, Load, Member, Plan, Prompt, Reason, Refusal, Reported, Request, Reservation,
-    Score, SessionKey, Settings, State, Taken, Tick, rendezvous,
+    CacheEvent, Effect, Expectation, Following, LastPrompt, Leg, Load, Member, Plan, Prompt, Reason, Refusal, Reported,
+    Request, Reservation, Score, SessionKey, Settings, State, Taken, Tick, rendezvous,
 };
 use crate::config::{LoadPolicy, LoadUnit};
 use crate::prefix;

@@ -298,7 +298,10 @@ mod tests {
         for name in value.as_object().unwrap().keys() {
             assert!(text.contains(&format!("{name}=")), "{name} missing in {text}");
         }
-        assert!(text.starts_with("time=1970-01-01T00:00:00.000Z request_id=abc client=127.0.0.1:1 method=POST "), "{text}");
+        assert!(
+            text.starts_with("time=1970-01-01T00:00:00.000Z request_id=abc client=127.0.0.1:1 method=POST "),
+            "{text}"
+        );
         assert_eq!(value["first_byte_ms"], 1.5);
         assert_eq!(value["duration_ms"], 2.0);
         assert_eq!(value["error"], "a \"quoted\"\nline");

@@ -69,9 +69,8 @@ impl Listeners {
         let mut before = std::mem::take(&mut self.0);
         for replica in fleet.replicas() {
             let source = replica.kv_events();
-            let serves = |pool: &&Arc<Pool>| {
-                pool.settings().policy.uses_prompts() && pool.replica(replica.id()).is_some()
-            };
+            let serves =
+                |pool: &&Arc<Pool>| pool.settings().policy.uses_prompts() && pool.replica(replica.id()).is_some();
             let pools: Vec<_> = fleet.pools().iter().filter(serves).cloned().collect();
             if source == KvEvents::None || pools.is_empty() {
                 continue;

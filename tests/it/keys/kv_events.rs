@@ -88,8 +88,7 @@ pub async fn pool_topic() {
     let (mock, mut publisher) = (Mock::fast(), Publisher::start(100).await);
     publisher.topic = "kv@a";
     let port = publisher.port;
-    let config =
-        |topic| Config::new(of(&mock, "").with(&format!("kv_events: {{ port: {port}, topic: \"{topic}\" }}")));
+    let config = |topic| Config::new(of(&mock, "").with(&format!("kv_events: {{ port: {port}, topic: \"{topic}\" }}")));
     let (with, without) = pair(&config("kv@"), &config("other")).await;
     publish_until_heard(&mut publisher, &with, 1).await;
     only_the_first_hears(&mut publisher, &with, &without).await;
