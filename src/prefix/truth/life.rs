@@ -1,4 +1,6 @@
 //! What one replica holds, in one life: its engine's hashes, how many copies of each, and which own blocks those make.
+use std::ops::Range;
+
 use hashbrown::HashMap;
 
 use super::pages::Pages;
@@ -62,16 +64,49 @@ impl Life {
         self.engine.bytes() + self.more.allocation_size() + self.again.allocation_size() + pages
     }
 
-    /// What its tables may grow by at most for so many of the engine's blocks, beside those.
-    pub(super) fn growth(&self, blocks: usize) -> usize {
+    /// What its tables may grow by at most for so many blocks, whose keys these are, beside those.
+    pub(super) fn growth(&self, blocks: usize, keys: impl Iterator<Item = u64>) -> usize {
         let more = if self.more.capacity() - self.more.len() < blocks { self.more.allocation_size() } else { 0 };
         let again = if self.again.capacity() - self.again.len() < blocks { self.again.allocation_size() } else { 0 };
-        self.engine.bytes() / 4 + more + again
+        self.engine.growth(keys) + more + again
     }
 
     /// The holding in which a block is, or would be: it has to be covered at once.
     pub(super) fn seat(&self, runs: &mut Runs, place: Place) -> u32 {
         runs.seat(place.run, self.id)
+    }
+
+    /// Covers own blocks of a holding once more, for one of the engine's each; of how many it is the first.
+    pub(super) fn cover_all(&mut self, runs: &mut Runs, holding: u32, offsets: Range<u32>, device: bool) -> usize {
+        if runs.hold_next(holding, &offsets, device) {
+            self.held += offsets.len();
+            return offsets.len();
+        }
+        let covered = offsets.filter(|&offset| {
+            let first = self.cover(runs, holding, offset, false);
+            if device {
+                self.cover(runs, holding, offset, true);
+            }
+            first
+        });
+        covered.count()
+    }
+
+    /// Uncovers own blocks of a holding, for one of the engine's each; there may be none.
+    pub(super) fn uncover_all(&mut self, runs: &mut Runs, holding: u32, offsets: Range<u32>, device: bool) {
+        if offsets.is_empty() {
+            return;
+        }
+        if self.again.is_empty() && runs.release_last(holding, &offsets) {
+            self.held -= offsets.len();
+            return;
+        }
+        for offset in offsets {
+            if device {
+                self.uncover(runs, holding, offset, true);
+            }
+            self.uncover(runs, holding, offset, false);
+        }
     }
 
     /// One more of the engine's blocks is of this own block; whether it is the first.
@@ -178,7 +213,11 @@ impl Life {
     }
 
     #[cfg(test)]
-    pub(super) fn parts_for_check(&self) -> (u16, &HashMap<u64, Copies>, &HashMap<(u32, u32), [u32; 2]>) {
+    pub(super) fn parts_for_check(&self) -> Parts<'_> {
         (self.id, &self.more, &self.again)
     }
 }
+
+/// Its id, the copies of blocks that have two in one tier, and the own blocks that several of the engine's stand for.
+#[cfg(test)]
+pub(super) type Parts<'a> = (u16, &'a HashMap<u64, Copies>, &'a HashMap<(u32, u32), [u32; 2]>);

@@ -188,8 +188,7 @@ impl Truth {
         let Some(life) = self.life(at) else { return 0 };
         self.change(life, |truth| {
             let (life, runs) = (&mut truth.lives[usize::from(life)], &mut truth.runs);
-            life.engine.warm(hashes);
-            hashes.iter().filter(|&&hash| life.take(runs, &mut truth.keeper, hash, tier)).count()
+            life.take(runs, &mut truth.keeper, hashes, tier)
         })
     }
 

@@ -191,7 +191,8 @@ impl Pages {
         }
         if usize::from(self.pages[id].at) + 1 == BLOCK_TOKENS / self.size {
             let (own, after) = self.block(runs, id);
-            let place = runs.place(after, own, more);
+            let (place, _) = runs.stretch(after, &[own]);
+            runs.extend(place, &[own], more);
             let holding = keeper.seat(runs, place);
             keeper.cover(runs, holding, place.offset, false);
             self.pages[id].block = Some(place);

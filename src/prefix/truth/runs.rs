@@ -3,8 +3,7 @@
 //! A run is never cut in two, since the engines' hashes point into it; where a chain leaves one in the middle, a new
 //! run begins, and is found by its own first hash. A run ends with a block that someone holds, and one that nobody holds
 //! is gone. So a hash stands in one place only, and who stores it again finds it there.
-use std::hint::black_box;
-use std::ops::Index;
+use std::ops::{Index, Range};
 
 use hashbrown::HashTable;
 
@@ -134,11 +133,6 @@ impl Runs {
         self.heads.find(head, |&(other, _)| other == head).map(|&(_, run)| run)
     }
 
-    /// As for the engines' hashes: see `Table::warm`.
-    pub(super) fn warm(&self, hashes: &[u64]) {
-        black_box(hashes.iter().filter(|&&hash| self.find(hash).is_some()).count());
-    }
-
     /// How many blocks all of them have together.
     pub(super) fn blocks(&self) -> usize {
         self.blocks
@@ -159,40 +153,49 @@ impl Runs {
         &self.holdings[id]
     }
 
-    /// The place of the block `hash` that comes after another one's, or begins a chain. Where there is none it is made,
-    /// and has to be held at once; `more` is how many are likely to follow.
-    pub(super) fn place(&mut self, after: Option<Place>, hash: u64, more: usize) -> Place {
-        if let Some(Place { run, offset }) = after
-            && self.runs[run].hashes.get(offset as usize + 1) == Some(&hash)
-        {
-            return Place { run, offset: offset + 1 };
-        }
-        if let Some(run) = self.find(hash) {
-            return Place { run, offset: 0 };
-        }
-        self.blocks += 1;
-        if let Some(Place { run, offset }) = after {
-            let next = offset as usize + 1;
-            if next < self.runs[run].hashes.len() {
-                self.runs[run].fork = offset;
-            } else if next < MOST_OFFSETS {
-                self.change(run, |run| {
-                    if next == run.hashes.capacity() {
-                        // Little more than asked for: most runs grow a few times and then stay.
-                        run.hashes.reserve_exact(1 + more + next / 16);
-                    }
-                    run.hashes.push(hash);
-                    run.last = hash;
-                });
-                return Place { run, offset: offset + 1 };
+    /// Of own blocks that come after another one, or begin a chain: where the first stands, or is to stand, and how many
+    /// of them follow it there. [`Runs::extend`] has to be called at once, and they have to be held.
+    pub(super) fn stretch(&mut self, after: Option<Place>, own: &[u64]) -> (Place, usize) {
+        let next = after.map(|Place { run, offset }| Place { run, offset: offset + 1 });
+        let other = next.and_then(|Place { run, offset }| self.runs[run].hashes.get(offset as usize).copied());
+        let (place, is_new) = match (next, self.find(own[0])) {
+            (Some(next), _) if other == Some(own[0]) => (next, false),
+            (_, Some(run)) => (Place { run, offset: 0 }, false),
+            (Some(next), None) if other.is_none() && (next.offset as usize) < MOST_OFFSETS => (next, false),
+            (next, None) => {
+                if let (Some(Place { run, offset }), Some(_)) = (next, other) {
+                    self.runs[run].fork = offset - 1;
+                }
+                (Place { run: self.runs.insert(Run::default()), offset: 0 }, true)
             }
+        };
+        let there = &self.runs[place.run].hashes[place.offset as usize..];
+        let known = there.iter().zip(own).take_while(|(there, own)| there == own).count();
+        if known < there.len() {
+            return (place, known);
         }
-        let mut hashes = Vec::with_capacity(1 + more);
-        hashes.push(hash);
-        let run = self.runs.insert(Run { last: hash, fork: 0, hashes, holders: Vec::new() });
-        self.inner += self.runs[run].bytes();
-        self.heads.insert_unique(hash, (hash, run), |&(head, _)| head);
-        Place { run, offset: 0 }
+        // Any of them may be the first of a run that was left without what came before.
+        let room = MOST_OFFSETS - place.offset as usize - known;
+        let new = own[known..].iter().take(room).take_while(|&&hash| self.find(hash).is_none()).count();
+        if is_new {
+            self.heads.insert_unique(own[0], (own[0], place.run), |&(head, _)| head);
+        }
+        (place, known + new)
+    }
+
+    /// Adds to a run what it has not yet of these blocks, the first of which is at `place`; `more` are likely to follow.
+    pub(super) fn extend(&mut self, place: Place, own: &[u64], more: usize) {
+        let known = self.runs[place.run].hashes.len() - place.offset as usize;
+        let Some(new @ [.., last]) = own.get(known..) else { return };
+        self.blocks += new.len();
+        self.change(place.run, |run| {
+            if run.hashes.capacity() - run.hashes.len() < new.len() {
+                // Little more than asked for: most runs grow a few times and then stay.
+                run.hashes.reserve_exact(new.len() + more + run.hashes.len() / 16);
+            }
+            run.hashes.extend_from_slice(new);
+            run.last = *last;
+        });
     }
 
     /// A replica's holding of a run; a new one has to hold something at once.
@@ -216,22 +219,54 @@ impl Runs {
         self.mark(id, device, |leading, beyond| blocks::add(leading, beyond, offset))
     }
 
-    /// Takes such a mark back; whether there was one. Without any block left the holding goes, and the run as far as
-    /// it was the last to hold it.
+    /// Takes such a mark back; whether there was one.
     pub(super) fn release(&mut self, id: u32, offset: u32, device: bool) -> bool {
         let released = self.mark(id, device, |leading, beyond| blocks::remove(leading, beyond, offset));
-        if !released || device {
-            return released;
+        if released && !device {
+            self.released(id, offset + 1);
         }
+        released
+    }
+
+    /// Marks blocks as held where they come right after the leading ones, and none is beyond a gap; whether they do.
+    pub(super) fn hold_next(&mut self, id: u32, offsets: &Range<u32>, device: bool) -> bool {
+        let holding = &self.holdings[id];
+        let holder = &mut self.runs[holding.run].holders[holding.seat as usize];
+        let is_next = holding.beyond.is_none() && holder.any == offsets.start;
+        if !is_next || device && holder.device != offsets.start {
+            return false;
+        }
+        holder.any = offsets.end;
+        if device {
+            holder.device = offsets.end;
+        }
+        true
+    }
+
+    /// Takes all marks of blocks back where they are the last ones, and there is no gap; whether they are.
+    pub(super) fn release_last(&mut self, id: u32, offsets: &Range<u32>) -> bool {
+        let holding = &self.holdings[id];
+        let holder = &mut self.runs[holding.run].holders[holding.seat as usize];
+        if holding.beyond.is_some() || holder.any != offsets.end {
+            return false;
+        }
+        holder.any = offsets.start;
+        holder.device = holder.device.min(offsets.start);
+        self.released(id, offsets.end);
+        true
+    }
+
+    /// A holding has lost blocks, the last one just before `end`. Without any left it goes, and the run as far as it was
+    /// the last to hold it.
+    fn released(&mut self, id: u32, end: u32) {
         let Holding { run, seat, .. } = self.holdings[id];
-        if self.holdings[id].beyond()[0].is_empty() && self.runs[run].holders[seat as usize].any == 0 {
+        if self.runs[run].holders[seat as usize].any == 0 && self.holdings[id].beyond()[0].is_empty() {
             self.inner -= self.holdings.remove(id).bytes();
             self.unseat(run, seat);
         }
-        if offset as usize + 1 == self.runs[run].hashes.len() || self.runs[run].holders.is_empty() {
+        if end as usize == self.runs[run].hashes.len() || self.runs[run].holders.is_empty() {
             self.trim(run);
         }
-        true
     }
 
     fn mark(&mut self, id: u32, device: bool, change: impl FnOnce(&mut u32, &mut Vec<u64>) -> bool) -> bool {

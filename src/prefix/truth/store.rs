@@ -1,13 +1,14 @@
 //! How events change what a replica holds, where the engine's blocks are as large as ours, or several times as large.
 use super::super::hash::{self, BLOCK_TOKENS};
+use super::super::slab::NONE;
 use super::life::{Copies, Life, Tier};
 use super::pages;
 use super::runs::{Place, Runs};
-use super::table::{self, Entry, MOST_PARTS};
+use super::table::{self, ENTRY_BYTES, Entry, MOST_PARTS};
 use super::{SWEPT_AT_ONCE, Stored, Truth, Unstored};
 
 /// Bytes that an own block may take at most; with this many left, an event is stored.
-const BLOCK_BYTES: usize = 40;
+const BLOCK_BYTES: usize = ENTRY_BYTES + 9;
 
 impl Truth {
     /// The replica has these blocks now, or one more copy of them; how many own blocks are new. Of an engine that tells
@@ -51,9 +52,11 @@ impl Truth {
     /// Whether all that storing these may ask of the allocator is within the bytes.
     fn has_room(&mut self, life: u16, stored: &Stored<'_>, small: bool) -> bool {
         let blocks = stored.hashes.len().max(stored.tokens.len() / BLOCK_TOKENS);
+        let parts = (stored.block_size as usize / BLOCK_TOKENS).max(1);
         let each = BLOCK_BYTES + if small { pages::BYTES } else { 0 };
+        let keys = || stored.hashes.iter().flat_map(|&hash| (0..parts).map(move |part| table::key(hash, part)));
         let fits = |truth: &Self| {
-            let growth = truth.runs.growth(blocks) + truth.lives[usize::from(life)].growth(blocks);
+            let growth = truth.runs.growth(blocks) + truth.lives[usize::from(life)].growth(blocks, keys());
             truth.bytes() + each * blocks + growth <= truth.max_bytes
         };
         if !fits(self) {
@@ -75,48 +78,61 @@ impl Life {
                 (runs[place.run].hashes()[place.offset as usize], Some(place))
             }
         };
-        self.engine.warm(stored.hashes);
         let own = chain(parent, stored, parts);
-        runs.warm(&own);
-        let mut seat = None;
-        let (mut new, mut left) = (0, own.len());
-        for (&hash, own_parts) in stored.hashes.iter().zip(own.chunks_exact(parts)) {
-            let known = self.engine.get(table::key(hash, 0));
-            if known.is_some_and(|entry| entry.is_void() || entry.parts() != parts) {
-                return Err(self.refuse(runs, hash));
+        let is_known = |life: &Self, &hash: &u64| life.engine.get(table::key(hash, 0)).is_some();
+        let mut new = 0;
+        // In own blocks, as is `unknown`: up to where the engine's hashes are not known.
+        let (mut at, mut unknown) = (0, 0);
+        while at < own.len() {
+            if at == unknown {
+                let hashes = &stored.hashes[at / parts..];
+                unknown += hashes.iter().take_while(|hash| !is_known(self, hash)).count() * parts;
             }
-            for (part, &own) in own_parts.iter().enumerate() {
-                left -= 1;
-                let key = table::key(hash, part);
-                let place = if known.is_some() {
-                    let place = self.engine.get(key).map(|entry| place_of(runs, &entry));
-                    match place.filter(|place| runs[place.run].hashes()[place.offset as usize] == own) {
-                        Some(place) => place,
-                        None => return Err(self.refuse(runs, hash)),
-                    }
-                } else {
-                    let place = runs.place(after, own, left);
-                    let holding = match seat {
-                        Some((run, holding)) if run == place.run => holding,
-                        _ => self.seat(runs, place),
-                    };
-                    seat = Some((place.run, holding));
-                    new += usize::from(self.cover(runs, holding, place.offset, false));
-                    if stored.tier == Tier::Device {
-                        self.cover(runs, holding, place.offset, true);
-                    }
-                    // The copies of all parts are with the first one.
-                    let mask = if part == 0 { 1 << stored.tier as u32 } else { 0 };
-                    self.engine.insert(Entry::new(key, holding, place.offset, parts, mask));
-                    place
-                };
-                after = Some(place);
+            let hash = &stored.hashes[at / parts];
+            if at == unknown || at.is_multiple_of(parts) && is_known(self, hash) {
+                let last = self.give_again(runs, *hash, &own[at..at + parts], stored.tier)?;
+                (at, after) = (at + parts, Some(last));
+                unknown = at;
+                continue;
             }
-            if let Some(entry) = known {
-                self.add_copy(runs, hash, &entry, stored.tier);
-            }
+            let (place, len) = runs.stretch(after, &own[at..unknown]);
+            let holding = self.seat(runs, place);
+            let entries = (at..at + len).zip(place.offset..).map(|(own, offset)| {
+                let (block, part) = (own / parts, own % parts);
+                // The copies of all parts are with the first one.
+                let mask = if part == 0 { 1 << stored.tier as u32 } else { 0 };
+                Entry::new(table::key(stored.hashes[block], part), holding, offset, parts, mask)
+            });
+            // One that is known now has come twice, as different blocks.
+            let len = entries.take_while(|entry| self.engine.insert(*entry)).count();
+            runs.extend(place, &own[at..at + len], own.len() - at - len);
+            let end = place.offset + len as u32;
+            new += self.cover_all(runs, holding, place.offset..end, stored.tier == Tier::Device);
+            after = Some(Place { run: place.run, offset: end - 1 });
+            at += len;
         }
         Ok(new)
+    }
+
+    /// One more copy of one of the engine's blocks, which has these own ones; the place of the last.
+    fn give_again(&mut self, runs: &mut Runs, hash: u64, own: &[u64], tier: Tier) -> Result<Place, Unstored> {
+        let entry = self.engine.get(table::key(hash, 0)).filter(|entry| !entry.is_void() && entry.parts() == own.len());
+        let mut last = None;
+        for (part, own) in own.iter().enumerate() {
+            let there = if part == 0 { entry } else { self.engine.get(table::key(hash, part)) };
+            let place = there.map(|entry| place_of(runs, &entry));
+            last = place.filter(|place| runs[place.run].hashes()[place.offset as usize] == *own);
+            if last.is_none() {
+                break;
+            }
+        }
+        match (entry, last) {
+            (Some(entry), Some(last)) => {
+                self.add_copy(runs, hash, &entry, tier);
+                Ok(last)
+            }
+            _ => Err(self.refuse(runs, hash)),
+        }
     }
 
     /// Another block has the hash of one that is there.
@@ -146,8 +162,38 @@ impl Life {
         }
     }
 
+    /// Takes a copy of each of these blocks back; of how many there was one.
+    pub(super) fn take(&mut self, runs: &mut Runs, keeper: &mut Self, hashes: &[u64], tier: Tier) -> usize {
+        let mut taken = 0;
+        // Own blocks that stand side by side, and are not in the table any more.
+        let mut gone = (NONE, 0..0);
+        let is_gone = |entry: &Entry| entry.parts() == 1 && entry.mask() == 1 << tier as u32;
+        for &hash in hashes {
+            let key = table::key(hash, 0);
+            let last = if self.pages.is_none() { self.engine.take(key, is_gone) } else { None };
+            if let Some(entry) = last {
+                let (holding, at) = (entry.target, entry.offset());
+                match &mut gone {
+                    (of, offsets) if *of == holding && at + 1 == offsets.start => offsets.start = at,
+                    (of, offsets) if *of == holding && at == offsets.end => offsets.end = at + 1,
+                    other => {
+                        let (of, offsets) = std::mem::replace(other, (holding, at..at + 1));
+                        self.uncover_all(runs, of, offsets, tier == Tier::Device);
+                    }
+                }
+                taken += 1;
+            } else {
+                let (of, offsets) = std::mem::replace(&mut gone, (NONE, 0..0));
+                self.uncover_all(runs, of, offsets, tier == Tier::Device);
+                taken += usize::from(self.take_copy(runs, keeper, hash, tier));
+            }
+        }
+        self.uncover_all(runs, gone.0, gone.1, tier == Tier::Device);
+        taken
+    }
+
     /// Takes a copy of an engine's block back; whether there was one.
-    pub(super) fn take(&mut self, runs: &mut Runs, keeper: &mut Self, hash: u64, tier: Tier) -> bool {
+    fn take_copy(&mut self, runs: &mut Runs, keeper: &mut Self, hash: u64, tier: Tier) -> bool {
         let Some(entry) = self.engine.get(table::key(hash, 0)).filter(|entry| !entry.is_void()) else { return false };
         let Some(change) = self.copy(&entry, tier, false) else { return false };
         if self.pages.is_some() {

@@ -1,20 +1,20 @@
-//! An engine's block hashes, and where our blocks for them are: 19 to 24 bytes each, however many they are.
+//! An engine's block hashes, and where our blocks for them are: 21 to 41 bytes each, 29 for all tables together.
 //!
-//! Entries stand in the order of their keys, each as near after its key's share of the table as there is room (linear
-//! probing, sorted). So a table grows by a quarter and not twofold, in one pass over memory, and can be taken apart from
-//! its end. It is cut into [`SEGMENTS`], which grow one at a time: none of them long.
+//! It is cut into [`SEGMENTS`], which grow one at a time, so that none takes long; and as the last is twice as large as
+//! the first, they do not all grow at once, so that the bytes stay in proportion.
 
-use std::hint::black_box;
+use hashbrown::HashTable;
 
 use super::super::slab::NONE;
 
-const SEGMENTS: usize = 1 << SEGMENT_BITS;
-const SEGMENT_BITS: u32 = 2;
+const SEGMENTS: usize = 32;
 /// Of an entry whose hash the engine has used for two different blocks.
 pub(super) const VOID: u32 = NONE - 1;
 
 const OFFSET_BITS: u32 = 20;
 const SPAN_BITS: u32 = 8;
+/// Bytes that an entry takes at most, where there are some already.
+pub(super) const ENTRY_BYTES: usize = 42;
 /// Blocks that a run may have.
 pub(super) const MOST_OFFSETS: usize = 1 << OFFSET_BITS;
 /// Own blocks that one of the engine's may be cut into.
@@ -25,13 +25,11 @@ pub(super) const MOST_PARTS: usize = (1 << SPAN_BITS) - 1;
 pub(super) struct Entry {
     /// Of its hash: see [`key`].
     pub key: u64,
-    /// The holding in which its own block is; or its page; or [`VOID`]; [`NONE`] where there is no entry.
+    /// The holding in which its own block is; or its page; or [`VOID`].
     pub target: u32,
     /// The own block's offset in the run, how many own blocks the engine's has, and the mask of its copies.
     bits: u32,
 }
-
-const EMPTY: Entry = Entry { key: 0, target: NONE, bits: 0 };
 
 impl Entry {
     pub(super) fn new(key: u64, target: u32, offset: u32, parts: usize, mask: u32) -> Self {
@@ -80,12 +78,37 @@ pub(super) fn hash_of(mut key: u64) -> u64 {
     key.wrapping_sub(0x9e37_79b9_7f4a_7c15)
 }
 
+/// The segment of a key, by one byte of it: of the bits that `hashbrown` uses least. The shares rise from 1 to 2.
+const SEGMENT_OF: [u8; 256] = {
+    let mut of = [0; 256];
+    let (mut byte, mut segment, mut share) = (0, 0, 0);
+    while byte < of.len() {
+        // Segment `i` has `SEGMENTS + i` of so many parts.
+        let all = SEGMENTS * (3 * SEGMENTS - 1) / 2;
+        while (byte * 2 + 1) * all >= (share + SEGMENTS + segment) * of.len() * 2 {
+            share += SEGMENTS + segment;
+            segment += 1;
+        }
+        of[byte] = segment as u8;
+        byte += 1;
+    }
+    of
+};
+
+fn segment_of(key: u64) -> usize {
+    usize::from(SEGMENT_OF[(key >> 48) as usize & 0xff])
+}
+
+type Segment = HashTable<Entry>;
+
 /// All of one replica's.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     segments: [Segment; SEGMENTS],
     len: usize,
     bytes: usize,
+    /// Where `pop` goes on in the last segment that has any.
+    buckets: usize,
 }
 
 impl Table {
@@ -98,154 +121,99 @@ impl Table {
         self.bytes
     }
 
-    /// Reads where these hashes' entries would be, one by one and none waiting for another, so that they are in the cache
-    /// when each is looked up: most of an event's time would go into waiting for memory.
-    pub(super) fn warm(&self, hashes: &[u64]) {
-        let homes = hashes.iter().map(|&hash| {
-            let key = key(hash, 0);
-            let segment = &self.segments[segment_of(key)];
-            let home = segment.home(key);
-            // An entry is within the next few of its home as a rule: in that line, or the one after it.
-            [home, home + 4]
-                .map(|at| segment.slots.get(at).map_or(0, |slot| slot.key))
-                .iter()
-                .fold(0, |sum, key| sum ^ key)
-        });
-        black_box(homes.fold(0, |sum, keys| sum ^ keys));
+    /// What it may grow by for these keys, beside [`ENTRY_BYTES`] for each.
+    pub(super) fn growth(&self, keys: impl Iterator<Item = u64>) -> usize {
+        let mut more = [0; SEGMENTS];
+        keys.for_each(|key| more[segment_of(key)] += 1);
+        let growing =
+            self.segments.iter().zip(more).filter(|(segment, more)| segment.capacity() - segment.len() < *more);
+        growing.map(|(segment, _)| segment.allocation_size() * 9 / 8).sum()
     }
 
     pub(super) fn get(&self, key: u64) -> Option<Entry> {
-        let segment = &self.segments[segment_of(key)];
-        segment.find(key).map(|at| segment.slots[at])
+        self.segments[segment_of(key)].find(key, |entry| entry.key == key).copied()
     }
 
     pub(super) fn get_mut(&mut self, key: u64) -> Option<&mut Entry> {
-        let segment = &mut self.segments[segment_of(key)];
-        segment.find(key).map(|at| &mut segment.slots[at])
+        self.segments[segment_of(key)].find_mut(key, |entry| entry.key == key)
     }
 
-    /// Adds an entry whose key is not there yet.
-    pub(super) fn insert(&mut self, entry: Entry) {
-        self.change(segment_of(entry.key), |segment| segment.insert(entry));
+    /// Adds an entry, unless its key is there already; whether it was not.
+    pub(super) fn insert(&mut self, entry: Entry) -> bool {
+        let key = entry.key;
+        let segment = &mut self.segments[segment_of(key)];
+        if segment.len() == segment.capacity() {
+            self.bytes -= segment.allocation_size();
+            rebuild(segment);
+            self.bytes += segment.allocation_size();
+        }
+        let hashbrown::hash_table::Entry::Vacant(place) =
+            segment.entry(key, |other| other.key == key, |entry| entry.key)
+        else {
+            return false;
+        };
+        place.insert(entry);
         self.len += 1;
+        true
     }
 
     pub(super) fn remove(&mut self, key: u64) {
-        if self.change(segment_of(key), |segment| segment.remove(key)) {
-            self.len -= 1;
+        self.take(key, |_| true);
+    }
+
+    /// Takes an entry out, if it is such a one.
+    pub(super) fn take(&mut self, key: u64, is_such: impl FnOnce(&Entry) -> bool) -> Option<Entry> {
+        let segment = &mut self.segments[segment_of(key)];
+        let found = segment.find_entry(key, |entry| entry.key == key).ok()?;
+        if !is_such(found.get()) {
+            return None;
         }
+        let (entry, _) = found.remove();
+        self.len -= 1;
+        if segment.len() * 3 < segment.num_buckets() && segment.num_buckets() > 16 {
+            self.bytes -= segment.allocation_size();
+            rebuild(segment);
+            self.bytes += segment.allocation_size();
+        }
+        Some(entry)
     }
 
     /// Takes any entry out. For a table that is taken apart: nothing may be added to it any more.
     pub(super) fn pop(&mut self) -> Option<Entry> {
-        let at = self.segments.iter().rposition(|segment| segment.len > 0)?;
+        let segment = self.segments.iter_mut().rev().find(|segment| !segment.is_empty())?;
+        let found = loop {
+            self.buckets = if self.buckets == 0 { segment.num_buckets() } else { self.buckets } - 1;
+            if let Ok(found) = segment.get_bucket_entry(self.buckets) {
+                break found;
+            }
+        };
+        let (entry, _) = found.remove();
         self.len -= 1;
-        self.change(at, Segment::pop)
-    }
-
-    fn change<T>(&mut self, at: usize, change: impl FnOnce(&mut Segment) -> T) -> T {
-        let segment = &mut self.segments[at];
-        self.bytes -= segment.bytes();
-        let result = change(segment);
-        self.bytes += segment.bytes();
-        result
+        if segment.is_empty() {
+            self.bytes -= segment.allocation_size();
+            *segment = Segment::new();
+            self.buckets = 0;
+        }
+        Some(entry)
     }
 
     #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = Entry> {
-        let slots = self.segments.iter().flat_map(|segment| &segment.slots);
-        slots.copied().filter(|entry| entry.target != NONE)
+        self.segments.iter().flatten().copied()
     }
 
     #[cfg(test)]
     pub(super) fn check(&self) {
         assert_eq!(self.iter().count(), self.len);
-        assert_eq!(self.segments.iter().map(Segment::bytes).sum::<usize>(), self.bytes);
+        assert_eq!(self.segments.iter().map(Segment::allocation_size).sum::<usize>(), self.bytes);
         assert!(self.iter().all(|entry| self.get(entry.key) == Some(entry)), "an entry is found by its key");
     }
 }
 
-fn segment_of(key: u64) -> usize {
-    (key >> (u64::BITS - SEGMENT_BITS)) as usize
-}
-
-#[derive(Debug, Default)]
-struct Segment {
-    /// As many as there are homes, and those that had no room before the end.
-    slots: Vec<Entry>,
-    homes: usize,
-    len: usize,
-}
-
-impl Segment {
-    /// Where a key would like to be: larger keys never before smaller ones.
-    fn home(&self, key: u64) -> usize {
-        (u128::from(key << SEGMENT_BITS) * self.homes as u128 >> u64::BITS) as usize
-    }
-
-    /// The first slot from a key's home on that is empty, or whose key is not smaller.
-    fn place(&self, key: u64) -> usize {
-        let home = self.home(key);
-        let from = self.slots.get(home..).unwrap_or_default();
-        home + from.iter().take_while(|slot| slot.target != NONE && slot.key < key).count()
-    }
-
-    fn find(&self, key: u64) -> Option<usize> {
-        let at = self.place(key);
-        self.slots.get(at).is_some_and(|slot| slot.key == key && slot.target != NONE).then_some(at)
-    }
-
-    fn insert(&mut self, entry: Entry) {
-        // 17 in 20 full at most.
-        if (self.len + 1) * 20 > self.homes * 17 {
-            self.resize((self.homes + self.homes / 4).max(8));
-        }
-        let at = self.place(entry.key);
-        let rest = self.slots.get(at..).unwrap_or_default();
-        let free = at + rest.iter().take_while(|slot| slot.target != NONE).count();
-        if free == self.slots.len() {
-            self.slots.push(EMPTY);
-        }
-        self.slots.copy_within(at..free, at + 1);
-        self.slots[at] = entry;
-        self.len += 1;
-    }
-
-    fn remove(&mut self, key: u64) -> bool {
-        let Some(at) = self.find(key) else { return false };
-        let after = self.slots[at + 1..].iter().enumerate();
-        let moving = after.take_while(|(next, slot)| slot.target != NONE && self.home(slot.key) <= at + next).count();
-        self.slots.copy_within(at + 1..at + 1 + moving, at);
-        self.slots[at + moving] = EMPTY;
-        self.len -= 1;
-        if self.len * 3 < self.homes && self.homes > 16 {
-            self.resize((self.len + self.len / 2).max(8));
-        }
-        true
-    }
-
-    fn pop(&mut self) -> Option<Entry> {
-        let entry = std::iter::from_fn(|| self.slots.pop()).find(|slot| slot.target != NONE);
-        self.len -= usize::from(entry.is_some());
-        if self.len == 0 {
-            *self = Self::default();
-        }
-        entry
-    }
-
-    fn resize(&mut self, homes: usize) {
-        let old = std::mem::take(&mut self.slots);
-        self.homes = homes;
-        self.slots = Vec::with_capacity(homes + homes / 64 + 2);
-        for entry in old.into_iter().filter(|slot| slot.target != NONE) {
-            let home = self.home(entry.key).max(self.slots.len());
-            self.slots.resize(home, EMPTY);
-            self.slots.push(entry);
-        }
-        self.slots.resize(homes.max(self.slots.len()), EMPTY);
-    }
-
-    fn bytes(&self) -> usize {
-        self.slots.capacity() * size_of::<Entry>()
-    }
+/// Gives a segment the size for what it has, and a sixteenth more. `hashbrown` would rather take twice the memory than
+/// clean up after what was removed.
+fn rebuild(segment: &mut Segment) {
+    let old = std::mem::take(segment);
+    segment.reserve(old.len() + old.len() / 16 + 1, |entry| entry.key);
+    old.into_iter().for_each(|entry| _ = segment.insert_unique(entry.key, entry, |entry| entry.key));
 }

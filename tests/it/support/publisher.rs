@@ -96,7 +96,7 @@ pub fn cleared() -> Value {
     json!({ "type": "AllBlocksCleared" })
 }
 
-async fn bind(socket: &mut (impl Socket + Send), port: u16) -> u16 {
+async fn bind(socket: &mut impl Socket, port: u16) -> u16 {
     let address = format!("tcp://127.0.0.1:{port}");
     for _ in 0..200 {
         if let Ok(bound) = socket.bind(&address).await {
