@@ -20,7 +20,7 @@ fn a_good_file_is_summed_up_in_one_line() {
     assert_eq!(out.status.code(), Some(0));
     assert_eq!(
         text(&out.stdout),
-        "config/full.yaml: valid: 4 pools, 9 replicas and what discovery finds; clients on [::1]:8080, 0.0.0.0:8443; admin 127.0.0.1:9090\n"
+        "config/full.yaml: valid: 4 pools, 10 replicas and what discovery finds; clients on [::1]:8080, 0.0.0.0:8443; admin 127.0.0.1:9090\n"
     );
     assert!(out.stderr.is_empty());
 }

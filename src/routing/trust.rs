@@ -30,8 +30,8 @@ const BACK: usize = 128;
 /// At least so much of what is configured is assumed: what is missing then is missing for another reason.
 const LEAST: usize = 16;
 
-/// Requests over which what they add is averaged.
-const ADDED: f32 = 64.0;
+/// Requests over which what they add is averaged, and what they are taken to add at first: a few short ones say little.
+const ADDED: (f32, f32) = (16.0, 1024.0);
 
 /// What an engine said of a request's prompt, in its own tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,8 +108,8 @@ impl Trust {
 
     /// A request has added so many tokens to what is cached there.
     pub fn added(&mut self, tokens: u32) {
-        let tokens = tokens.max(1) as f32;
-        self.added = if self.added > 0.0 { self.added + (tokens - self.added) / ADDED } else { tokens };
+        let before = if self.added > 0.0 { self.added } else { ADDED.1 };
+        self.added = before + (tokens.max(1) as f32 - before) / ADDED.0;
     }
 
     /// A request ended of whose prompt of `tokens` so many were `known` to be cached, when the index counted on `held`
