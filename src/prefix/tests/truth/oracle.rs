@@ -77,11 +77,6 @@ impl Replica {
         self.nodes.iter().filter(|node| whole(node)).flat_map(Node::owns).collect()
     }
 
-    pub fn depth(&self, chain: &[u64], device: bool) -> u32 {
-        let held = self.held(device);
-        chain.iter().take_while(|hash| held.contains(hash)).count() as u32
-    }
-
     pub fn store(&mut self, stored: &Stored<'_>) -> Result<usize, Unstored> {
         if stored.tokens.is_empty() && stored.block_size == 0 {
             for hash in stored.hashes {
