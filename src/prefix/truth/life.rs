@@ -33,6 +33,9 @@ pub(super) struct Change {
     pub device: bool,
 }
 
+/// By holding and offset.
+type Again = HashMap<(u32, u32), [u32; 2]>;
+
 /// One life of one replica; also of the keeper, who holds what open blocks of small pages begin with.
 #[derive(Debug, Default)]
 pub(super) struct Life {
@@ -41,7 +44,7 @@ pub(super) struct Life {
     /// Copies of the engine's blocks that have two in one tier, by key.
     more: HashMap<u64, Copies>,
     /// Own blocks that several of the engine's are of: how many beyond the first, in any tier and on the device.
-    again: HashMap<(u32, u32), [u32; 2]>,
+    again: Again,
     /// Where the engine's blocks are smaller than ours.
     pub pages: Option<Box<Pages>>,
     /// Own blocks that it holds, in any tier.
@@ -213,11 +216,7 @@ impl Life {
     }
 
     #[cfg(test)]
-    pub(super) fn parts_for_check(&self) -> Parts<'_> {
+    pub(super) fn parts_for_check(&self) -> (u16, &HashMap<u64, Copies>, &Again) {
         (self.id, &self.more, &self.again)
     }
 }
-
-/// Its id, the copies of blocks that have two in one tier, and the own blocks that several of the engine's stand for.
-#[cfg(test)]
-pub(super) type Parts<'a> = (u16, &'a HashMap<u64, Copies>, &'a HashMap<(u32, u32), [u32; 2]>);

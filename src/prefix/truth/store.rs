@@ -59,10 +59,10 @@ impl Truth {
             let growth = truth.runs.growth(blocks) + truth.lives[usize::from(life)].growth(blocks, keys());
             truth.bytes() + each * blocks + growth <= truth.max_bytes
         };
-        if !fits(self) {
+        fits(self) || {
             self.sweep(SWEPT_AT_ONCE);
+            fits(self)
         }
-        fits(self)
     }
 }
 
@@ -78,19 +78,23 @@ impl Life {
                 (runs[place.run].hashes()[place.offset as usize], Some(place))
             }
         };
+        let is_known = |life: &Self, hash: u64| life.engine.get(table::key(hash, 0)).is_some();
+        let count_unknown = |life: &Self, from: usize| {
+            let hashes = &stored.hashes[from / parts..];
+            from + hashes.iter().take_while(|&&hash| !is_known(life, hash)).count() * parts
+        };
+        // In own blocks: up to where the engine's hashes are not known. First of all, since this need not wait for the
+        // parent, and most of what an event costs is waiting for memory.
+        let mut unknown = count_unknown(self, 0);
         let own = chain(parent, stored, parts);
-        let is_known = |life: &Self, &hash: &u64| life.engine.get(table::key(hash, 0)).is_some();
-        let mut new = 0;
-        // In own blocks, as is `unknown`: up to where the engine's hashes are not known.
-        let (mut at, mut unknown) = (0, 0);
+        let (mut at, mut new) = (0, 0);
         while at < own.len() {
             if at == unknown {
-                let hashes = &stored.hashes[at / parts..];
-                unknown += hashes.iter().take_while(|hash| !is_known(self, hash)).count() * parts;
+                unknown = count_unknown(self, at);
             }
-            let hash = &stored.hashes[at / parts];
+            let hash = stored.hashes[at / parts];
             if at == unknown || at.is_multiple_of(parts) && is_known(self, hash) {
-                let last = self.give_again(runs, *hash, &own[at..at + parts], stored.tier)?;
+                let last = self.give_again(runs, hash, &own[at..at + parts], stored.tier)?;
                 (at, after) = (at + parts, Some(last));
                 unknown = at;
                 continue;
@@ -165,6 +169,7 @@ impl Life {
     /// Takes a copy of each of these blocks back; of how many there was one.
     pub(super) fn take(&mut self, runs: &mut Runs, keeper: &mut Self, hashes: &[u64], tier: Tier) -> usize {
         let mut taken = 0;
+        self.engine.warm(hashes);
         // Own blocks that stand side by side, and are not in the table any more.
         let mut gone = (NONE, 0..0);
         let is_gone = |entry: &Entry| entry.parts() == 1 && entry.mask() == 1 << tier as u32;

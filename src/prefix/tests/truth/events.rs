@@ -134,6 +134,20 @@ fn each_removal_takes_one_of_several_copies() {
 }
 
 #[test]
+fn what_is_removed_at_once_need_not_stand_side_by_side() {
+    for order in [[2, 3, 5, 7], [7, 5, 3, 2], [5, 2, 7, 3]] {
+        let mut truth = following(1);
+        let engine = Engine::new(1, 16, &tokens(1, 8));
+        engine.store_all(&mut truth, 0).unwrap();
+        let hashes = order.map(|at| engine.hashes()[at]);
+        assert_eq!(truth.remove(0, Tier::Device, &hashes), 4);
+        assert_eq!((held(&truth, 0, &engine.chain()), truth.held(0), truth.stats().blocks), ((2, 2), 4, 7));
+        assert_eq!(engine.remove(&mut truth, 0, 4..7, Tier::Device), 2, "those between are still there");
+        assert_eq!((truth.held(0), truth.stats().blocks), (2, 2));
+    }
+}
+
+#[test]
 fn a_block_is_held_while_any_tier_has_it_and_on_the_device_only_there() {
     for size in [8, 16, 32] {
         let mut truth = following(1);
