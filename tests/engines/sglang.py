@@ -25,8 +25,8 @@ class Engine:
 
 
 def accuracy(engine, router):
-    """Prompts that grow, and fill the cache once and a half."""
-    rows = load.run(router.address, MODEL, seed=engine.name, chats=12, in_flight=4, head=300, turn=350)
+    """Prompts that grow, as far as the one cache holds them all."""
+    rows = load.run(router.address, MODEL, seed=engine.name, chats=7, in_flight=4, head=300, turn=250)
     figures = load.summary(rows, block=BLOCK, warm_up=1)
     say(f"{engine.name}, events", figures, figures["failed"] == 0 and figures["within_2_blocks"] >= 0.95)
 
