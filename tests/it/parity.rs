@@ -146,7 +146,14 @@ async fn served(trace: &Trace, open: usize, policy: &str) -> f64 {
 /// Within so many points.
 async fn agree(open: usize, policy: Policy, yaml: &str, points: f64) {
     let trace = Arc::new(trace(open));
-    let (simulated, served) = (100.0 * simulated(&trace, open, policy), 100.0 * served(&trace, open, yaml).await);
+    let simulated = 100.0 * simulated(&trace, open, policy);
+    // With several open, sockets are read in another order each time, the more so on a busy machine: the middle of three.
+    let mut served_in = Vec::new();
+    for _ in 0..if open > 1 { 3 } else { 1 } {
+        served_in.push(100.0 * served(&trace, open, yaml).await);
+    }
+    served_in.sort_by(f64::total_cmp);
+    let served = served_in[served_in.len() / 2];
     println!("{yaml}, {open} open: {simulated:.2} % simulated, {served:.2} % served");
     assert!((simulated - served).abs() <= points, "{yaml}: {simulated:.2} % simulated, {served:.2} % served");
 }
