@@ -178,6 +178,11 @@ impl Followed {
         self.truth.sweep(steps)
     }
 
+    /// Bytes that what they said takes.
+    pub fn bytes(&self) -> usize {
+        self.truth.stats().bytes
+    }
+
     /// Blocks that a member said it holds.
     pub fn held(&self, member: usize) -> usize {
         self.members[member].map_or(0, |(place, _)| self.truth.held(place))

@@ -292,9 +292,12 @@ impl Prefixes {
         self.kept.as_ref().map(|kept| kept.index.dump(limit))
     }
 
-    /// Figures of the index.
+    /// Figures of the index; its bytes with those of what events said.
     pub fn stats(&self) -> Option<Stats> {
-        self.kept.as_ref().map(|kept| kept.index.stats())
+        self.kept.as_ref().map(|kept| {
+            let stats = kept.index.stats();
+            Stats { bytes: stats.bytes + kept.followed.bytes(), ..stats }
+        })
     }
 
     /// Blocks that a member holds.

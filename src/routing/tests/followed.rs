@@ -50,7 +50,9 @@ fn one_that_is_followed_exactly_holds_what_it_says_and_nothing_else() {
     let (mut router, _) = two();
     assert_eq!(store(&mut router, "replica-0", 1, 4, Tier::Device), None, "nobody follows it yet");
     router.follow("replica-0", Following::Exactly);
+    let before = router.index_stats().expect("an index").bytes;
     let taken = store(&mut router, "replica-0", 1, 4, Tier::Device).expect("followed");
+    assert!(router.index_stats().expect("an index").bytes > before, "what it takes is told");
     assert_eq!((taken.stored, taken.unstored), (4, None));
     assert_eq!(credit(&mut router, &prompt(1, 4), Tick(0)), [4, 0]);
     assert_eq!(remove(&mut router, "replica-0", &hashes(1, 4)[3..]).expect("followed").removed, 1);

@@ -2,6 +2,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
+use super::{PATIENCE, within};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::task::AbortHandle;
@@ -98,15 +99,17 @@ pub fn cleared() -> Value {
 
 async fn bind(socket: &mut impl Socket, port: u16) -> u16 {
     let address = format!("tcp://127.0.0.1:{port}");
-    for _ in 0..200 {
-        if let Ok(bound) = socket.bind(&address).await {
-            let shown = bound.to_string();
-            return shown.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a bound port");
+    let bound = async {
+        loop {
+            // The life before may not have let go of it yet.
+            match socket.bind(&address).await {
+                Ok(bound) => return bound.to_string(),
+                Err(_) => tokio::task::yield_now().await,
+            }
         }
-        // The life before may not have let go of it yet.
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
-    panic!("{address} can't be bound");
+    };
+    let shown = within(&format!("{address} is bound"), PATIENCE, bound).await;
+    shown.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a bound port")
 }
 
 /// Answers in the newer of the two shapes: an empty frame, topic, number, payload.
