@@ -1,5 +1,4 @@
 //! Answers: an engine's, relayed, or the router's own.
-use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -9,31 +8,26 @@ use http_body::{Body, Frame, SizeHint};
 
 use super::problem::Problem;
 use super::relay::{Relay, RelayError};
-use super::watched::Busy;
 use crate::api::{Family, error_body};
 
-/// The body of an answer. It keeps the client's connection marked as busy until it is dropped.
+/// The body of an answer.
 #[derive(Debug)]
-pub struct AnswerBody {
-    content: Content,
-    _busy: Busy,
-}
-
-#[derive(Debug)]
-enum Content {
+pub enum AnswerBody {
+    /// The router's own.
     Own(Option<Bytes>),
+    /// An engine's.
     Relay(Box<Relay>),
 }
 
 impl AnswerBody {
     /// An engine's answer.
-    pub fn relay(relay: Relay, busy: Busy) -> Self {
-        Self { content: Content::Relay(Box::new(relay)), _busy: busy }
+    pub fn relay(relay: Relay) -> Self {
+        Self::Relay(Box::new(relay))
     }
 
     /// The router's own.
-    pub fn own(bytes: Bytes, busy: Busy) -> Self {
-        Self { content: Content::Own((!bytes.is_empty()).then_some(bytes)), _busy: busy }
+    pub fn own(bytes: Bytes) -> Self {
+        Self::Own((!bytes.is_empty()).then_some(bytes))
     }
 }
 
@@ -42,23 +36,23 @@ impl Body for AnswerBody {
     type Error = RelayError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
-        match &mut self.content {
-            Content::Own(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Content::Relay(relay) => Pin::new(&mut **relay).poll_frame(cx),
+        match &mut *self {
+            Self::Own(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Self::Relay(relay) => Pin::new(&mut **relay).poll_frame(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.content {
-            Content::Own(bytes) => bytes.is_none(),
-            Content::Relay(relay) => relay.is_end_stream(),
+        match self {
+            Self::Own(bytes) => bytes.is_none(),
+            Self::Relay(relay) => relay.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.content {
-            Content::Own(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
-            Content::Relay(relay) => relay.size_hint(),
+        match self {
+            Self::Own(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
+            Self::Relay(relay) => relay.size_hint(),
         }
     }
 }
@@ -82,6 +76,3 @@ pub fn problem(family: Family, problem: &Problem, allow: Option<&'static str>) -
     }
     response
 }
-
-/// What a service never returns as an error: every failure is an answer.
-pub type Never = Infallible;

@@ -1,22 +1,22 @@
 //! A client's body: read whole, and decoded when it is compressed.
 //!
 //! It is kept as it came, so that an attempt on another replica sends the same bytes.
-use std::error::Error;
+use std::future::poll_fn;
 use std::io::{self, Read};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{HeaderMap, header};
 use http_body::Body;
-use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use ruzstd::decoding::StreamingDecoder;
 use ruzstd::decoding::errors::FrameDecoderError;
 use tokio::time::Instant;
 
-use super::guard::Violation;
 use super::problem::Problem;
+use super::wire::{Broken, Wire};
 use crate::api::{Cause, Phase};
 use crate::config::Limits;
 use crate::fleet::{Gathering, Payload};
@@ -25,6 +25,51 @@ use crate::fleet::{Gathering, Payload};
 const DECODE_ASIDE: usize = 64 * 1024;
 /// Bytes a second that a body must come at on average, once it has had twice the longest silence.
 const RATE: u64 = 1024;
+
+/// A client's body as it comes.
+#[derive(Debug)]
+pub enum Incoming<'a> {
+    /// By HTTP/1.1.
+    Http1(&'a mut Wire),
+    /// By HTTP/2.
+    Http2(hyper::body::Incoming),
+}
+
+impl Incoming<'_> {
+    /// Whether there is none, or none any more.
+    pub fn is_over(&self) -> bool {
+        match self {
+            Self::Http1(wire) => wire.body_is_over(),
+            Self::Http2(body) => body.is_end_stream(),
+        }
+    }
+
+    /// Bytes that are still to come, at least.
+    fn left(&self) -> u64 {
+        match self {
+            Self::Http1(wire) => wire.body_left().unwrap_or(0),
+            Self::Http2(body) => body.size_hint().lower(),
+        }
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Broken>>> {
+        match self {
+            Self::Http1(wire) => wire.poll_body(cx),
+            Self::Http2(body) => loop {
+                match ready!(Pin::new(&mut *body).poll_frame(cx)) {
+                    None => return Poll::Ready(None),
+                    Some(Err(error)) => return Poll::Ready(Some(Err(io::Error::other(error).into()))),
+                    Some(Ok(frame)) => {
+                        // Trailers say nothing that is passed on.
+                        if let Ok(data) = frame.into_data() {
+                            return Poll::Ready(Some(Ok(data)));
+                        }
+                    }
+                }
+            },
+        }
+    }
+}
 
 fn too_large(limits: &Limits) -> Problem {
     let message = format!("the body is larger than limits.body, {} bytes", limits.body);
@@ -36,46 +81,37 @@ fn too_large(limits: &Limits) -> Problem {
 /// # Errors
 /// When it is too large, stalls for longer than `stall`, drips ([`RATE`]), or breaks off. A length over the limit is
 /// refused before anything is read, hence before a waiting client is told to continue.
-pub async fn read(mut body: Incoming, limits: &Limits, stall: Duration) -> Result<Payload, Problem> {
-    let hint = body.size_hint();
-    if hint.lower() > limits.body as u64 {
+pub async fn read(mut body: Incoming<'_>, limits: &Limits, stall: Duration) -> Result<Payload, Problem> {
+    if body.left() > limits.body as u64 {
         return Err(too_large(limits));
     }
     let mut read = Gathering::default();
-    let began = Instant::now();
-    while !body.is_end_stream() {
+    let mut began = None;
+    while !body.is_over() {
         let length = read.length();
-        // A byte now and then breaks no silence; without this it would hold its place for ever.
-        let earned = Duration::from_millis(length as u64 * 1000 / RATE);
-        let left = (stall * 2 + earned).saturating_sub(began.elapsed());
-        let next = match body.frame().now_or_never() {
-            Some(next) => Ok(next),
-            None => tokio::time::timeout(stall.min(left), body.frame()).await,
-        };
-        let frame = match next {
-            Ok(Some(Ok(frame))) => frame,
-            Ok(None) => break,
-            Ok(Some(Err(error))) => {
-                if let Some(violation) = violation(&error) {
-                    return Err(Problem::new(violation.kind.cause(), Phase::Read, violation.reason));
+        let next = match poll_fn(|cx| body.poll_next(cx)).now_or_never() {
+            Some(next) => next,
+            None => {
+                // A byte now and then breaks no silence; without this it would hold its place for ever.
+                let earned = Duration::from_millis(length as u64 * 1000 / RATE);
+                let left = (stall * 2 + earned).saturating_sub(began.get_or_insert_with(Instant::now).elapsed());
+                match tokio::time::timeout(stall.min(left), poll_fn(|cx| body.poll_next(cx))).await {
+                    Ok(next) => next,
+                    Err(_) => return Err(stalled(length, stall, left)),
                 }
+            }
+        };
+        let data = match next {
+            Some(Ok(data)) => data,
+            None => break,
+            Some(Err(Broken::Malformed(violation))) => {
+                return Err(Problem::new(violation.kind.cause(), Phase::Read, violation.reason));
+            }
+            Some(Err(error)) => {
                 let message = format!("the body broke off after {length} bytes: {error}");
                 return Err(Problem::new(Cause::BodyIncomplete, Phase::Read, message));
             }
-            Err(_) => {
-                let wait = humantime::format_duration(stall);
-                let message = if left < stall {
-                    format!(
-                        "the body came too slowly: {length} bytes so far; it must come at {RATE} bytes a second on \
-                         average, after twice {wait} (timeouts.body)"
-                    )
-                } else {
-                    format!("no byte of the body came for {wait} (timeouts.body), after {length}")
-                };
-                return Err(Problem::new(Cause::BodyTimeout, Phase::Read, message));
-            }
         };
-        let Ok(data) = frame.into_data() else { continue };
         if length + data.len() > limits.body {
             return Err(too_large(limits));
         }
@@ -84,16 +120,17 @@ pub async fn read(mut body: Incoming, limits: &Limits, stall: Duration) -> Resul
     Ok(read.finish())
 }
 
-/// What the guard found in the body, if that is why it broke off.
-fn violation(error: &hyper::Error) -> Option<Violation> {
-    let mut source = error.source();
-    while let Some(error) = source {
-        if let Some(found) = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
-            return found.downcast_ref().copied();
-        }
-        source = error.source();
-    }
-    None
+fn stalled(length: usize, stall: Duration, left: Duration) -> Problem {
+    let wait = humantime::format_duration(stall);
+    let message = if left < stall {
+        format!(
+            "the body came too slowly: {length} bytes so far; it must come at {RATE} bytes a second on average, after \
+             twice {wait} (timeouts.body)"
+        )
+    } else {
+        format!("no byte of the body came for {wait} (timeouts.body), after {length}")
+    };
+    Problem::new(Cause::BodyTimeout, Phase::Read, message)
 }
 
 /// A coding of a request body that can be decoded.

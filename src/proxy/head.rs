@@ -78,7 +78,9 @@ pub fn request_id(headers: &HeaderMap) -> HeaderValue {
                 .iter()
                 .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':' | b'/'))
     };
-    headers.get(X_REQUEST_ID).filter(safe).cloned().unwrap_or_else(new_request_id)
+    // A copy: it outlives the head, of which the client's is a part.
+    let known = headers.get(X_REQUEST_ID).filter(safe).and_then(|id| HeaderValue::from_bytes(id.as_bytes()).ok());
+    known.unwrap_or_else(new_request_id)
 }
 
 /// 32 hexadecimal digits.

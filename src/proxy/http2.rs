@@ -4,6 +4,7 @@
 //! client can do with frames: open streams, resets, header blocks, dead peers. Ours are the timers: a connection
 //! without requests, and an answer that its client doesn't take. While a stream's window is closed hyper asks its body
 //! for nothing, so this is watched from outside; the engine is freed and the other streams go on.
+use std::convert::Infallible;
 use std::error::Error;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,15 +22,16 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::answer::{AnswerBody, Never};
-use super::guard;
+use super::activity::{Activity, Busy};
+use super::answer::AnswerBody;
+use super::body;
 use super::listener::Client;
 use super::problem::Problem;
 use super::stream::Stream;
-use super::watched::Activity;
 use super::{Proxy, Stage, service};
 use crate::api::{Cause, Phase};
 use crate::config::Limits;
+use crate::http1;
 
 /// Time between two pings, and for the answer to one.
 const PING: Duration = Duration::from_secs(20);
@@ -47,8 +49,9 @@ pub async fn serve_connection(proxy: &Arc<Proxy>, stream: Stream, client: Arc<Cl
     let service = service_fn(|request: Request<Incoming>| {
         let (proxy, busy, client, answers) = (proxy.clone(), activity.busy(), client.clone(), answers.clone());
         Box::pin(async move {
-            let answer = service::handle(proxy, busy, client, as_http1(request)).await?;
-            Ok::<_, Never>(answer.map(|body| answers.watch(body)))
+            let (head, body) = as_http1(request).into_parts();
+            let answer = service::handle(proxy, client, head, body::Incoming::Http2(body)).await;
+            Ok::<_, Infallible>(answer.map(|body| answers.watch(body, busy)))
         })
     });
     let connection = http2::Builder::new(TokioExecutor::new())
@@ -137,12 +140,12 @@ pub fn check(head: &request::Parts, limits: &Limits) -> Result<(), Problem> {
     }
     // h2 takes bytes beyond ASCII, which HTTP/1.1's request line must not have.
     let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
-    if !target.bytes().all(guard::is_target) {
+    if !target.bytes().all(http1::is_target) {
         return problem(Cause::BadHead, "the request target has a character that must be percent-encoded".into());
     }
     let mut hosts = head.headers.get_all(header::HOST).iter();
     match (hosts.next(), hosts.next()) {
-        (Some(host), None) if !guard::is_host(host.as_bytes()) => {
+        (Some(host), None) if !http1::is_host(host.as_bytes()) => {
             let message = "the authority must be a name or an address, with at most a port and no user-info";
             problem(Cause::BadHead, message.into())
         }
@@ -166,15 +169,15 @@ struct Answer {
     handed: AtomicU64,
 }
 
-/// An answer's body as hyper sees it.
-struct Watched(Arc<Answer>);
+/// An answer's body as hyper sees it. It keeps the connection marked as busy until it is dropped.
+struct Watched(Arc<Answer>, #[expect(dead_code, reason = "held")] Busy);
 
 impl Answers {
     fn new() -> Self {
         Self { origin: Instant::now(), open: Mutex::new(Vec::new()) }
     }
 
-    fn watch(&self, body: AnswerBody) -> Watched {
+    fn watch(&self, body: AnswerBody, busy: Busy) -> Watched {
         let answer = Arc::new(Answer { origin: self.origin, body: Mutex::new(Some(body)), handed: AtomicU64::new(0) });
         answer.hand();
         let mut open = self.open.lock();
@@ -183,7 +186,7 @@ impl Answers {
             open.retain(|answer| answer.strong_count() > 0);
         }
         open.push(Arc::downgrade(&answer));
-        Watched(answer)
+        Watched(answer, busy)
     }
 
     /// Ends the answers whose client has taken nothing for `idle`; returns how many.

@@ -1,16 +1,15 @@
 //! A request's way through HTTP.
 //!
-//! `listener` accepts; `server` (HTTP/1.1) and `http2` watch connections; `guard` lets only unambiguous requests through
-//! to HTTP/1.1's parser; `service` walks a request through its phases; `forward` finds a replica that answers; `relay`
+//! `listener` accepts; `server` (HTTP/1.1, whose bytes `wire` reads and writes) and `http2` watch connections; `service` walks a request through its phases; `forward` finds a replica that answers; `relay`
 //! passes the answer on, byte for byte. One data path serves every endpoint, so that leaving clients, errors and
 //! accounting behave alike on all of them.
+mod activity;
 mod admit;
 mod answer;
 mod body;
 mod exchange;
 mod explain;
 mod forward;
-mod guard;
 mod head;
 mod hide;
 mod http2;
@@ -28,7 +27,7 @@ mod socket;
 mod stored;
 mod stream;
 mod tls;
-mod watched;
+mod wire;
 
 use std::io;
 use std::net::SocketAddr;

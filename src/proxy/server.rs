@@ -1,135 +1,138 @@
-//! A client's connection that speaks HTTP/1.1: the timers that end silent clients, and draining.
+//! A client's connection that speaks HTTP/1.1: one request after the other, the timers that end silent clients, draining.
 //!
-//! hyper speaks HTTP; the timers are ours, because they must tell three silences apart: a client that never began a
-//! head, one that stopped within it (408), and one that is merely between two requests.
-use std::future::{Future, poll_fn};
+//! The timers tell three silences apart: a client that never began a head, one that stopped within it (408), and one that
+//! is merely between two requests. While a request is answered, its engine is the one to wait for; only the client's
+//! leaving is looked for then.
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue, Method, Request, header};
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use http::{HeaderMap, HeaderValue, Method, header};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::answer::{self, Never};
+use super::answer;
+use super::body::Incoming;
 use super::exchange::Exchange;
-use super::guard::Bounds;
 use super::listener::Client;
 use super::problem::Problem;
 use super::socket::ClientSocket;
 use super::stream::Stream;
-use super::watched::{Activity, Doing, Watched};
+use super::wire::{Manner, NoHead, Wire};
 use super::{Proxy, Stage, head, service};
 use crate::api::{Cause, Family, Phase};
+use crate::http1::{Bounds, write};
 
 /// How long a closed connection is read on, so that the client sees our last answer instead of a reset.
 pub const LINGER: Duration = Duration::from_secs(1);
 /// Pause between two looks at a connection's timers, at least: one of a millisecond must not keep a core busy.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Why a connection's task stopped serving it.
-enum End {
-    /// hyper is done with it: closed, or broken.
-    Done,
-    /// A head stopped half-way.
-    SlowHead,
-    /// Nothing came.
-    Silent,
-    /// The guard refused a head, and everything before it has been answered.
-    Refused(Problem),
-}
-
 /// Serves a client that speaks HTTP/1.1, until either side is done. `socket` is what carries `stream`.
 pub async fn serve_connection(proxy: &Arc<Proxy>, stream: Stream, socket: ClientSocket, client: Arc<Client>) {
     let config = proxy.snapshot().config.clone();
-    let (timeouts, limits) = (&config.timeouts, &config.limits);
-    let activity = Activity::new();
-    let service = service_fn(|request: Request<Incoming>| {
-        let (busy, proxy, client) = (activity.busy(), proxy.clone(), client.clone());
-        Box::pin(async move {
-            let mut answer = service::handle(proxy.clone(), busy, client, request).await?;
-            if proxy.draining() {
-                answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-            }
-            Ok::<_, Never>(answer)
-        })
-    });
-    let mut connection = http1::Builder::new()
-        .header_read_timeout(None)
-        .max_headers(limits.headers)
-        // More than any head that passes the guard.
-        .max_buf_size(limits.head.max(8 * 1024) + 1)
-        .serve_connection(TokioIo::new(Watched::new(stream, activity.clone(), Bounds::from(limits))), service);
-
-    let mut stage = proxy.stage.subscribe();
-    let mut seen = Stage::Serving;
-    // A head may begin at any time, and an answer end: looking as often as the shorter timer misses neither.
+    let timeouts = &config.timeouts;
+    let mut wire = Wire::new(stream, Bounds::from(&config.limits));
+    let draining = AtomicBool::new(false);
+    let mut turns = pin!(turns(proxy.stage.subscribe(), &draining));
+    // The client's end is seen without a read: what it sent ahead lies before it, and is not read while it waits.
+    let mut left = pin!(socket.left());
+    // Looked at as often as the shorter timer, so that neither is missed; not set anew with each request.
     let look = timeouts.head.min(timeouts.keep_alive).max(LOOK);
-    let timer = tokio::time::sleep_until(Instant::now() + look);
-    // Without this, a client that leaves behind bytes it sent ahead is not seen to leave.
-    let left = socket.left();
-    tokio::pin!(timer, left);
-    let end = loop {
-        tokio::select! {
-            biased;
-            end = poll_fn(|cx| {
-                if connection.poll_without_shutdown(cx).is_ready() {
-                    return Poll::Ready(End::Done);
+    let mut timer = pin!(tokio::time::sleep_until(Instant::now() + look));
+    let (mut new, mut in_head, mut since) = (true, false, Instant::now());
+
+    let problem = loop {
+        let request = poll_fn(|cx| {
+            match wire.poll_head(cx) {
+                Poll::Ready(Ok(request)) => return Poll::Ready(Ok(request)),
+                Poll::Ready(Err(NoHead::Gone)) => return Poll::Ready(Err(None)),
+                Poll::Ready(Err(NoHead::Malformed(violation))) => {
+                    let problem = Problem::new(violation.kind.cause(), Phase::Head, violation.reason);
+                    return Poll::Ready(Err(Some(problem)));
                 }
-                if activity.state().0 == Doing::Busy && left.as_mut().poll(cx).is_ready() {
-                    return Poll::Ready(End::Done);
-                }
-                let Some(violation) = activity.refused() else { return Poll::Pending };
-                Poll::Ready(End::Refused(Problem::new(violation.kind.cause(), Phase::Head, violation.reason)))
-            }) => break end,
-            () = &mut timer => {
+                Poll::Pending => {}
+            }
+            if wire.in_head() && !in_head {
+                (in_head, since) = (true, Instant::now());
+            }
+            // A request that has begun to arrive is answered; so is one on a connection that was opened for it.
+            let _ = turns.as_mut().poll(cx);
+            if draining.load(Ordering::Relaxed) && !in_head && !new {
+                return Poll::Ready(Err(None));
+            }
+            while timer.as_mut().poll(cx).is_ready() {
                 let now = Instant::now();
-                let (state, since) = activity.state();
-                let (most, end) = match state {
-                    Doing::InHead => (timeouts.head, End::SlowHead),
-                    Doing::New => (timeouts.head, End::Silent),
-                    Doing::Waiting => (timeouts.keep_alive, End::Silent),
-                    Doing::Busy => (Duration::MAX, End::Done),
-                };
+                let most = if in_head || new { timeouts.head } else { timeouts.keep_alive };
                 let deadline = since.checked_add(most).unwrap_or(now + look);
-                if state != Doing::Busy && now >= deadline {
-                    let label = if state == Doing::Waiting { "keep_alive" } else { "head" };
+                if now >= deadline {
+                    let label = if in_head || new { "head" } else { "keep_alive" };
                     proxy.metrics.client_timeouts.with_label_values(&[label]).inc();
-                    break end;
+                    return Poll::Ready(Err(in_head.then(|| too_slow(timeouts.head))));
                 }
                 timer.as_mut().reset(deadline.min(now + look));
             }
-            Ok(now) = async { stage.wait_for(|stage| *stage > seen).await.map(|stage| *stage) } => {
-                // A request that has begun to arrive is answered; its answer says that it is the last. At the cut, the
-                // look that comes now is all: hyper then polls what is open, which sees it and ends.
-                if now >= Stage::Draining
-                    && seen < Stage::Draining
-                    && matches!(activity.state().0, Doing::Waiting | Doing::Busy)
-                {
-                    std::pin::Pin::new(&mut connection).graceful_shutdown();
+            Poll::Pending
+        });
+        let request = match request.await {
+            Ok(request) => request,
+            Err(problem) => break problem,
+        };
+        let manner = Manner {
+            headless: request.head.method == Method::HEAD,
+            old: request.head.version == http::Version::HTTP_10,
+            keep_alive: request.keep_alive,
+        };
+        let more = {
+            let mut answering = pin!(async {
+                let handling = service::handle(proxy.clone(), client.clone(), request.head, Incoming::Http1(&mut wire));
+                let mut answer = Box::pin(handling).await;
+                if proxy.draining() {
+                    answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
                 }
-                seen = now;
-            }
+                wire.answer(answer, manner).await.unwrap_or(false)
+            });
+            poll_fn(|cx| {
+                if let Poll::Ready(more) = answering.as_mut().poll(cx) {
+                    return Poll::Ready(more);
+                }
+                // At the cut, the look that comes with it is all: what is open sees it and ends.
+                let _ = turns.as_mut().poll(cx);
+                left.as_mut().poll(cx).map(|()| false)
+            })
+            .await
+        };
+        if !more {
+            break None;
         }
+        (new, in_head, since) = (false, false, Instant::now());
     };
-    if let Some(violation) = activity.violation() {
-        proxy.metrics.malformed.with_label_values(&[violation.kind.as_str()]).inc();
-        tracing::debug!(client = %client.name, cause = violation.kind.as_str(), reason = violation.reason, "malformed request");
+    if let Some(violation) = wire.violation() {
+        let cause = violation.kind.as_str();
+        proxy.metrics.malformed.with_label_values(&[cause]).inc();
+        tracing::debug!(client = %client.name, cause, reason = violation.reason, "malformed request");
     }
-    let mut stream = connection.into_parts().io.into_inner().into_inner();
-    let problem = match end {
-        End::Refused(problem) => Some(problem),
-        End::SlowHead => Some(too_slow(timeouts.head)),
-        End::Done | End::Silent => None,
-    };
+    let mut stream = wire.into_stream();
     if let Some(problem) = problem {
         refuse(proxy, &mut stream, &client, &problem).await;
     }
     linger(stream).await;
+}
+
+/// Notes that the router drains, and has the connection look again then and at the cut; never ends.
+async fn turns(mut stage: watch::Receiver<Stage>, draining: &AtomicBool) {
+    for next in [Stage::Draining, Stage::Cutting] {
+        if stage.wait_for(|stage| *stage >= next).await.is_err() {
+            break;
+        }
+        draining.store(true, Ordering::Relaxed);
+        tokio::task::yield_now().await;
+    }
+    std::future::pending().await
 }
 
 /// 408: a head stopped half-way.
@@ -156,20 +159,13 @@ fn refusal(proxy: &Arc<Proxy>, client: &Arc<Client>, problem: &Problem) -> Vec<u
     let method = Method::from_bytes(b"-").unwrap_or_default();
     Exchange::begin(proxy.clone(), id.clone(), client.clone(), method).rejected(problem);
     let response = answer::problem(Family::OpenAi, problem, None);
-    let mut bytes = format!("HTTP/1.1 {}\r\n", response.status()).into_bytes();
-    let mut field = |name: &str, value: &[u8]| {
-        bytes.extend_from_slice(name.as_bytes());
-        bytes.extend_from_slice(b": ");
-        bytes.extend_from_slice(value);
-        bytes.extend_from_slice(b"\r\n");
-    };
-    for (name, value) in response.headers() {
-        field(name.as_str(), value.as_bytes());
-    }
-    field(head::X_REQUEST_ID.as_str(), id.as_bytes());
-    field(header::CONNECTION.as_str(), b"close");
-    field(header::CONTENT_LENGTH.as_str(), response.body().len().to_string().as_bytes());
-    bytes.extend_from_slice(b"\r\n");
+    let mut bytes = Vec::new();
+    write::status_line(&mut bytes, response.status(), None);
+    write::fields(&mut bytes, response.headers());
+    write::field(&mut bytes, head::X_REQUEST_ID.as_str(), id.as_bytes());
+    write::field(&mut bytes, "connection", b"close");
+    write::length(&mut bytes, response.body().len() as u64);
+    bytes.extend_from_slice(write::END);
     bytes.extend_from_slice(response.body());
     bytes
 }
@@ -180,7 +176,7 @@ pub async fn linger(mut stream: Stream) {
         return;
     }
     let drain = async {
-        let mut scrap = [0; 16 * 1024];
+        let mut scrap = vec![0; 16 * 1024];
         while stream.read(&mut scrap).await.is_ok_and(|read| read > 0) {}
     };
     let _ = tokio::time::timeout(LINGER, drain).await;

@@ -7,13 +7,11 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, header, request};
-use http_body::Body as _;
-use hyper::body::Incoming;
+use http::{HeaderMap, HeaderValue, Method, Response, header, request};
 
 use super::admit::{self, Admitted, admit, model_not_found};
-use super::answer::{self, AnswerBody, Never};
-use super::body;
+use super::answer::{self, AnswerBody};
+use super::body::{self, Incoming};
 use super::exchange::Exchange;
 use super::forward::{self, Answered, Outgoing};
 use super::head::{self, X_REQUEST_ID, X_WARMROUTE_ATTEMPTS};
@@ -22,7 +20,6 @@ use super::models;
 use super::problem::Problem;
 use super::relay::{self, Relay};
 use super::stored::Place;
-use super::watched::Busy;
 use super::{Proxy, Snapshot};
 use crate::api::{self, Cause, Endpoint, Family, Phase, Route, Source};
 use crate::fleet::{Payload, Pool};
@@ -50,11 +47,10 @@ struct Asked {
 /// Answers one request; every failure is an answer.
 pub async fn handle(
     proxy: Arc<Proxy>,
-    busy: Busy,
     client: Arc<Client>,
-    request: Request<Incoming>,
-) -> Result<Response<AnswerBody>, Never> {
-    let (head, incoming) = request.into_parts();
+    head: request::Parts,
+    incoming: Incoming<'_>,
+) -> Response<AnswerBody> {
     let request_id = head::request_id(&head.headers);
     let mut exchange = Exchange::begin(proxy.clone(), request_id.clone(), client.clone(), head.method.clone());
     let path = head.uri.path().to_owned();
@@ -63,7 +59,7 @@ pub async fn handle(
     let allow = if let Route::WrongMethod(methods) = route { Some(methods) } else { None };
 
     // What is left of a request whose body nobody read must never be taken for the next one.
-    let has_body = !incoming.is_end_stream();
+    let has_body = !incoming.is_over();
     let mut close = head.method == Method::CONNECT;
     let reply = {
         let mut way = pin!(way(&mut exchange, route, head, incoming, &client));
@@ -78,7 +74,7 @@ pub async fn handle(
     let reply = reply.unwrap_or_else(|| Err(Problem::new(Cause::ShuttingDown, exchange.phase(), relay::CUT)));
     let mut response = match reply {
         Ok(Reply::Engine { answered, pool, asked }) => {
-            return Ok(relayed(exchange, *answered, pool, family, asked, busy));
+            return relayed(exchange, *answered, pool, family, asked);
         }
         Ok(Reply::Own(response)) => {
             close |= has_body;
@@ -99,7 +95,7 @@ pub async fn handle(
     if close {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    Ok(response.map(|body| AnswerBody::own(body, busy)))
+    response.map(AnswerBody::own)
 }
 
 fn family_of(route: &Route<'_>, headers: &HeaderMap) -> Family {
@@ -116,7 +112,7 @@ async fn way(
     exchange: &mut Exchange,
     route: Route<'_>,
     head: request::Parts,
-    incoming: Incoming,
+    incoming: Incoming<'_>,
     client: &Client,
 ) -> Result<Reply, Problem> {
     let snapshot = exchange.snapshot().clone();
@@ -275,7 +271,6 @@ fn relayed(
     pool: Arc<Pool>,
     family: Family,
     asked: Asked,
-    busy: Busy,
 ) -> Response<AnswerBody> {
     let Answered { response, replica, on_success } = answered;
     let (mut head, incoming) = response.into_parts();
@@ -305,7 +300,7 @@ fn relayed(
         on_success,
         idle,
     });
-    Response::from_parts(head, AnswerBody::relay(relay, busy))
+    Response::from_parts(head, AnswerBody::relay(relay))
 }
 
 /// `%2F` and the like in a model's name.
