@@ -14,16 +14,12 @@ use futures_util::FutureExt;
 use http::{Response, StatusCode, header};
 use http_body::Body as _;
 use http_body_util::BodyExt;
-use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use super::answer::AnswerBody;
 use super::stream::Stream;
 use crate::http1::{Body, Bounds, Head, Request, Violation, read, write};
 
-/// Of a body that long is read straight into its own room; what is shorter comes by way of the thread's.
-const LARGE: u64 = 16 * 1024;
-/// Most room that is made for a body at once: its length is the client's word.
-const ROOM: u64 = 256 * 1024;
 /// Room for most answers' heads.
 const HEAD: usize = 512;
 
@@ -78,8 +74,6 @@ pub struct Wire {
     held: Bytes,
     head: Head,
     body: Body,
-    /// Where a large body is read into.
-    room: BytesMut,
     /// The client waits with its body until it is told to continue; how much of that it has been told.
     expects: Option<usize>,
     violation: Option<Violation>,
@@ -88,8 +82,8 @@ pub struct Wire {
 impl Wire {
     /// A new connection.
     pub fn new(stream: Stream, bounds: Bounds) -> Self {
-        let (held, head, room) = (Bytes::new(), Head::default(), BytesMut::new());
-        Self { stream, bounds, held, head, body: Body::NONE, room, expects: None, violation: None }
+        let (held, head) = (Bytes::new(), Head::default());
+        Self { stream, bounds, held, head, body: Body::NONE, expects: None, violation: None }
     }
 
     /// The connection without what was read of it.
@@ -128,7 +122,7 @@ impl Wire {
                     return Poll::Ready(Err(NoHead::Malformed(violation)));
                 }
             }
-            let Ok(more) = ready!(read::poll_read(Pin::new(&mut self.stream), cx)) else {
+            let Ok(more) = ready!(read::poll_read(Pin::new(&mut self.stream), cx, 0)) else {
                 return Poll::Ready(Err(NoHead::Gone));
             };
             if more.is_empty() {
@@ -144,7 +138,7 @@ impl Wire {
         }
         let Some(length) = self.head.feed(&self.held, &self.bounds)? else { return Ok(None) };
         let mut request = std::mem::take(&mut self.head).finish(&self.held)?;
-        self.held.advance(length);
+        self.used(length);
         self.body = std::mem::replace(&mut request.body, Body::NONE);
         // HTTP/1.0 has no interim answers. What else may be expected is refused later.
         let waits = request.head.version == http::Version::HTTP_11 && request.head.headers.contains_key(header::EXPECT);
@@ -166,7 +160,6 @@ impl Wire {
     pub fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Broken>>> {
         loop {
             if self.body.is_over() {
-                self.room = BytesMut::new();
                 return Poll::Ready(None);
             }
             if !self.held.is_empty() {
@@ -208,8 +201,16 @@ impl Wire {
             Some(first) if joined.is_empty() => self.held.slice(first),
             _ => joined.freeze(),
         };
-        self.held.advance(read);
+        self.used(read);
         Ok(data)
+    }
+
+    fn used(&mut self, bytes: usize) {
+        self.held.advance(bytes);
+        if self.held.is_empty() {
+            // What is left of it would keep all that was read.
+            self.held = Bytes::new();
+        }
     }
 
     fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
@@ -222,15 +223,7 @@ impl Wire {
                 self.expects = Some(told + ready!(Pin::new(&mut self.stream).poll_write(cx, rest))?);
             }
         }
-        let Some(left) = self.body.left().filter(|left| *left >= LARGE) else {
-            return read::poll_read(Pin::new(&mut self.stream), cx);
-        };
-        if self.room.capacity() == 0 {
-            self.room.reserve(usize::try_from(left.min(ROOM)).unwrap_or_default());
-        }
-        let mut read = std::pin::pin!(self.stream.read_buf(&mut self.room));
-        ready!(read.as_mut().poll(cx))?;
-        Poll::Ready(Ok(self.room.split().freeze()))
+        read::poll_read(Pin::new(&mut self.stream), cx, self.body.left().unwrap_or(0))
     }
 
     /// Writes an answer, piece by piece as it comes. Returns whether the connection may serve another request.
