@@ -18,6 +18,7 @@ import routers  # noqa: E402
 # About a tenth above what was counted when they were set; docs/performance.md has the figures. A change that makes the
 # router need more says why, and raises them.
 BUDGETS = {"round-robin": 81_000, "chunk": 13_400, "cache-aware": 930_000}
+KEPT = None
 DEFAULT_TOKENIZER = HERE.parent.parent.parent / "shared/tokenizers/qwen3"
 
 
@@ -73,6 +74,9 @@ class Counted:
         for old in self.counts.parent.glob("counts*"):
             old.unlink()
         self.control("-d")
+        if KEPT:
+            for file in self.counts.parent.glob("counts*"):
+                shutil.copy(file, KEPT / f"{self.folder.parent.name}-{file.name}")
         found = [re.search(r"^totals: (\d+)", file.read_text(), re.M) for file in self.counts.parent.glob("counts*")]
         return sum(int(total.group(1)) for total in found if total)
 
@@ -132,13 +136,22 @@ def cache_aware(folder, replicas, tokenizer):
 def main():
     parser = argparse.ArgumentParser(prog="benches/instructions/run", description=__doc__)
     parser.add_argument("--tokenizer", type=Path, default=DEFAULT_TOKENIZER)
-    tokenizer = parser.parse_args().tokenizer
+    parser.add_argument("--only", action="append", choices=BUDGETS, help="this load; may be given several times")
+    parser.add_argument("--keep", type=Path, help="a folder for callgrind's files, which callgrind_annotate reads")
+    args = parser.parse_args()
+    tokenizer = args.tokenizer
+    if args.keep:
+        global KEPT
+        KEPT = args.keep
+        KEPT.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="instructions-", dir=routers.SCRATCH)).resolve()
     started, over = [], False
     try:
         started += [routers.replica(f"replica-{at}", folder) for at in range(2)]
         replicas = [replica.port for replica in started]
         for name, counted in [("round-robin", round_robin), ("chunk", chunk), ("cache-aware", cache_aware)]:
+            if args.only and name not in args.only:
+                continue
             count = counted(folder, replicas, tokenizer)
             if count is None:
                 print(f"instructions: {name}: skipped, no tokenizer at {tokenizer}")

@@ -66,6 +66,9 @@ impl Document {
 
     /// What it reports; the next one begins.
     pub fn read(&mut self) -> Option<Report> {
+        if !self.has_begun() {
+            return None;
+        }
         let length = std::mem::take(&mut self.length);
         let report = read(&self.bytes, length);
         self.bytes.clear();
@@ -88,7 +91,8 @@ fn last(text: &[u8]) -> &[u8] {
 pub(super) fn read(end: &[u8], length: usize) -> Option<Report> {
     if length <= MOST {
         // Most often it is in the last key of that name, and what stands before that need not be read.
-        let last = LAST_USAGE.rfind(end).and_then(|at| as_the_rest_of("{", end.get(at..)?));
+        let last =
+            LAST_USAGE.rfind(end).and_then(|at| at_the_end(end.get(at..)?).or_else(|| as_the_rest_of("{", &end[at..])));
         if last.as_ref().is_some_and(Report::has_usage) {
             return last;
         }
@@ -99,6 +103,15 @@ pub(super) fn read(end: &[u8], length: usize) -> Option<Report> {
     // At the top of an answer; in the `response` of an event.
     let read_at = |at| ["{", "{\"response\":{"].iter().find_map(|opening| as_the_rest_of(opening, end.get(at..)?));
     keys.filter_map(read_at).next()
+}
+
+/// Usage that is an answer's last key, from that key on.
+fn at_the_end(rest: &[u8]) -> Option<Report> {
+    let value = rest.get(LAST_USAGE.needle().len()..)?.trim_ascii_start().strip_prefix(b":")?;
+    let mut values = serde_json::Deserializer::from_slice(value).into_iter();
+    let usage = values.next()?.ok()?;
+    let ends = value.get(values.byte_offset()..)?.trim_ascii() == b"}";
+    ends.then(|| Report { usage, ..Report::default() })
 }
 
 fn as_the_rest_of(opening: &str, rest: &[u8]) -> Option<Report> {

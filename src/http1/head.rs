@@ -11,6 +11,8 @@ use super::{Body, Bounds, Kind, Violation};
 const METHOD: usize = 32;
 /// What stands in a request line beside method and target.
 const AROUND: usize = 2 + b"HTTP/1.1".len() + 1;
+/// Fields of most heads.
+const USUAL: usize = 16;
 /// Fields that are added on the way to an engine.
 const ROOM: usize = 4;
 /// Digits of the greatest length that is believed, 2⁶³ − 1.
@@ -52,10 +54,10 @@ struct RequestLine {
     version: Version,
 }
 
-/// Where a field stands.
+/// A field, and where its value stands.
 #[derive(Debug)]
 struct Field {
-    name: Range<usize>,
+    name: HeaderName,
     value: Range<usize>,
 }
 
@@ -124,16 +126,14 @@ impl Head {
     ///
     /// # Errors
     /// When its fields, taken together, can be read in more than one way.
-    pub fn finish(&self, bytes: &Bytes) -> Result<Request, Violation> {
+    pub fn finish(self, bytes: &Bytes) -> Result<Request, Violation> {
         let unread = Violation::head(Kind::RequestLine, "the request line cannot be understood");
         let Some(line) = &self.request else { return Err(unread) };
         let body = self.framing(line.version)?;
         let mut headers = HeaderMap::with_capacity(self.fields.len() + ROOM);
-        for field in &self.fields {
-            let wrong = |_| Violation::head(Kind::Field, "a header's name or value is not one that HTTP allows");
-            let name = HeaderName::from_bytes(&bytes[field.name.clone()]).map_err(|_| wrong(()))?;
-            let value = HeaderValue::from_maybe_shared(bytes.slice(field.value.clone())).map_err(|_| wrong(()))?;
-            headers.append(name, value);
+        for Field { name, value } in self.fields {
+            let value = HeaderValue::from_maybe_shared(bytes.slice(value));
+            headers.append(name, value.map_err(|_| Violation::head(Kind::Field, "a header's value is not one"))?);
         }
         let (mut head, ()) = http::Request::new(()).into_parts();
         head.method = Method::from_bytes(&bytes[line.method.clone()]).map_err(|_| unread)?;
@@ -161,24 +161,27 @@ impl Head {
             return Err(Violation::head(Kind::HeadTooLarge, "the request has more header fields than limits.headers"));
         }
         let (name, value) = field(line).map_err(|reason| Violation::head(Kind::Field, reason))?;
-        self.fields.push(Field { name: at + name.start..at + name.end, value: at + value.start..at + value.end });
-        let (name, value) = (&line[name], &line[value]);
-        match name.len() {
-            4 if name.eq_ignore_ascii_case(b"host") => {
+        if self.fields.capacity() == 0 {
+            self.fields.reserve(USUAL);
+        }
+        self.fields.push(Field { name: name.clone(), value: at + value.start..at + value.end });
+        let value = &line[value];
+        match name {
+            header::HOST => {
                 if self.host {
                     return Err(Violation::head(Kind::Host, "the request has more than one Host field"));
                 }
                 self.host = true;
                 host(value)
             }
-            14 if name.eq_ignore_ascii_case(b"content-length") => {
+            header::CONTENT_LENGTH => {
                 if self.length.is_some() {
                     return Err(Violation::head(Kind::ContentLength, "the request has more than one Content-Length"));
                 }
                 self.length = Some(length(value)?);
                 Ok(())
             }
-            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => {
+            header::TRANSFER_ENCODING => {
                 self.codings.add(value);
                 Ok(())
             }
@@ -268,23 +271,23 @@ fn has_authority(method: &[u8], target: &[u8]) -> bool {
     scheme && is_host(authority.as_str().as_bytes())
 }
 
-/// Where a field line's name stands in it, and its value without the white space around it.
-fn field(line: &[u8]) -> Result<(Range<usize>, Range<usize>), &'static str> {
+/// A field line's name, and where its value stands without the white space around it.
+fn field(line: &[u8]) -> Result<(HeaderName, Range<usize>), &'static str> {
     if matches!(line, [b' ' | b'\t', ..]) {
         return Err("a header line is folded; write it in one line");
     }
     let colon = memchr(b':', line).ok_or("a header line has no colon")?;
     let (name, value) = (&line[..colon], trim(&line[colon + 1..]));
-    if name.is_empty() || !name.iter().all(|byte| is_token(*byte)) {
+    let Ok(name) = HeaderName::from_bytes(name) else {
         return Err("a header's name is empty or has a character that no name may have");
-    }
+    };
     // No early exit: this is the bulk of a head, and runs on whole vectors.
     if value.iter().fold(false, |bad, byte| bad | is_control(*byte)) {
         return Err("a header's value has a control character");
     }
     let begin = colon + 1 + line[colon + 1..].iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
     let begin = begin.min(line.len());
-    Ok((0..colon, begin..begin + value.len()))
+    Ok((name, begin..begin + value.len()))
 }
 
 fn length(value: &[u8]) -> Result<u64, Violation> {

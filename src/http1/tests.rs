@@ -59,10 +59,9 @@ impl Reader {
         let Some((seen, body)) = &mut self.open else {
             let Some(length) = self.head.feed(&self.held, &self.bounds)? else { return Ok(false) };
             let bytes = Bytes::from(self.held.clone());
-            let Request { head, body, .. } = self.head.finish(&bytes)?;
+            let Request { head, body, .. } = std::mem::take(&mut self.head).finish(&bytes)?;
             self.heads += 1;
             self.held.drain(..length);
-            self.head = Head::default();
             self.open = Some(((head.method.to_string(), head.uri.to_string(), Vec::new()), body));
             return Ok(true);
         };

@@ -13,7 +13,8 @@ use super::problem::Problem;
 use crate::api::{Cause, Phase};
 use crate::config::Limits;
 
-const HOP_BY_HOP: [HeaderName; 11] = [
+/// Named once: a constant would be made anew for each comparison.
+static HOP_BY_HOP: [HeaderName; 11] = [
     header::CONNECTION,
     header::CONTENT_LENGTH,
     header::TRANSFER_ENCODING,
@@ -198,8 +199,9 @@ pub fn expose(headers: &mut HeaderMap, replica: &str, reason: &'static str, matc
 
 /// Whether a response is a stream of server-sent events, parameters aside.
 pub fn is_event_stream(headers: &HeaderMap) -> bool {
-    let Some(value) = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()) else { return false };
-    value.split(';').next().is_some_and(|media| media.trim().eq_ignore_ascii_case("text/event-stream"))
+    let Some(value) = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes) else { return false };
+    let media = value.split(|byte| *byte == b';').next().unwrap_or(value);
+    media.trim_ascii().eq_ignore_ascii_case(b"text/event-stream")
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@ use std::time::{Duration, SystemTime};
 
 use http::HeaderValue;
 use prometheus::IntCounter;
-use serde::Serialize;
 
 /// Lines that may wait for the writer.
 const QUEUE: usize = 8_192;
@@ -69,34 +68,67 @@ pub struct Record {
     pub error: Option<Box<str>>,
 }
 
+/// A field's name as either form has it, with what goes before it and behind it.
+macro_rules! name {
+    ($name:literal) => {
+        Name { text: concat!(" ", $name, "="), json: concat!(",\"", $name, "\":") }
+    };
+}
+
+struct Name {
+    text: &'static str,
+    json: &'static str,
+}
+
 impl Record {
-    fn write(&self, json: bool, out: &mut Vec<u8>) {
+    fn write(&self, json: bool, clock: &mut Clock, out: &mut Vec<u8>) {
         // Both forms come from this one list, so that they can't differ in their fields.
         let mut line = Line { json, begun: false, out };
-        line.text("time", &humantime::format_rfc3339_millis(self.time).to_string());
-        line.text("request_id", self.request_id.to_str().unwrap_or("-"));
-        line.text("client", &self.client);
-        line.text("method", self.method);
-        line.text("path", self.path);
-        self.pool.iter().for_each(|pool| line.text("pool", pool));
-        self.replica.iter().for_each(|replica| line.text("replica", replica));
-        self.reason.iter().for_each(|reason| line.text("reason", reason));
-        self.session.iter().for_each(|session| line.text("session", session));
-        self.prompt_tokens.iter().for_each(|tokens| line.number("prompt_tokens", tokens));
-        self.matched_tokens.iter().for_each(|tokens| line.number("matched_tokens", tokens));
-        self.cached_tokens.iter().for_each(|tokens| line.number("cached_tokens", tokens));
-        self.basis.iter().for_each(|basis| line.text("basis", basis));
-        self.fallback.iter().for_each(|fallback| line.text("fallback", fallback));
-        line.number("attempts", self.attempts);
-        self.status.iter().for_each(|status| line.number("status", status));
-        line.text("outcome", self.outcome);
-        line.text("phase", self.phase);
-        line.number("bytes_in", self.bytes_in);
-        line.number("bytes_out", self.bytes_out);
-        self.first_byte.iter().for_each(|time| line.millis("first_byte_ms", *time));
-        line.millis("duration_ms", self.duration);
-        self.error.iter().for_each(|error| line.text("error", error));
+        line.time(name!("time"), clock, self.time);
+        line.text(name!("request_id"), self.request_id.to_str().unwrap_or("-"));
+        line.text(name!("client"), &self.client);
+        line.text(name!("method"), self.method);
+        line.text(name!("path"), self.path);
+        self.pool.iter().for_each(|pool| line.text(name!("pool"), pool));
+        self.replica.iter().for_each(|replica| line.text(name!("replica"), replica));
+        self.reason.iter().for_each(|reason| line.text(name!("reason"), reason));
+        self.session.iter().for_each(|session| line.text(name!("session"), session));
+        self.prompt_tokens.iter().for_each(|tokens| line.number(name!("prompt_tokens"), *tokens));
+        self.matched_tokens.iter().for_each(|tokens| line.number(name!("matched_tokens"), *tokens));
+        self.cached_tokens.iter().for_each(|tokens| line.number(name!("cached_tokens"), *tokens));
+        self.basis.iter().for_each(|basis| line.text(name!("basis"), basis));
+        self.fallback.iter().for_each(|fallback| line.text(name!("fallback"), fallback));
+        line.number(name!("attempts"), self.attempts);
+        self.status.iter().for_each(|status| line.number(name!("status"), *status));
+        line.text(name!("outcome"), self.outcome);
+        line.text(name!("phase"), self.phase);
+        line.number(name!("bytes_in"), self.bytes_in);
+        line.number(name!("bytes_out"), self.bytes_out);
+        self.first_byte.iter().for_each(|time| line.millis(name!("first_byte_ms"), *time));
+        line.millis(name!("duration_ms"), self.duration);
+        self.error.iter().for_each(|error| line.text(name!("error"), error));
         line.end();
+    }
+}
+
+/// The second that was written last, as RFC 3339 has it, up to its fraction.
+#[derive(Debug, Default)]
+struct Clock {
+    second: Option<u64>,
+    text: String,
+}
+
+impl Clock {
+    /// `2026-01-02T03:04:05.` and the milliseconds.
+    fn at(&mut self, time: SystemTime) -> (&str, u32) {
+        let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        if self.second != Some(since.as_secs()) {
+            self.second = Some(since.as_secs());
+            self.text = humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + since).to_string();
+            self.text.pop();
+            self.text.push('.');
+        }
+        (&self.text, since.subsec_millis())
     }
 }
 
@@ -108,23 +140,26 @@ struct Line<'a> {
 }
 
 impl Line<'_> {
-    fn name(&mut self, name: &'static str) {
-        let begun = std::mem::replace(&mut self.begun, true);
-        let [before, between, after]: [&[u8]; 3] = match (self.json, begun) {
-            (true, false) => [b"{", b"\"", b"\":"],
-            (true, true) => [b",", b"\"", b"\":"],
-            (false, false) => [b"", b"", b"="],
-            (false, true) => [b" ", b"", b"="],
-        };
-        for part in [before, between, name.as_bytes(), after] {
-            self.out.extend_from_slice(part);
+    fn name(&mut self, name: Name) {
+        let name = if self.json { name.json } else { name.text }.as_bytes();
+        if std::mem::replace(&mut self.begun, true) {
+            return self.out.extend_from_slice(name);
         }
+        if self.json {
+            self.out.push(b'{');
+        }
+        self.out.extend_from_slice(&name[1..]);
     }
 
-    fn text(&mut self, name: &'static str, value: &str) {
+    fn text(&mut self, name: Name, value: &str) {
         self.name(name);
+        let plain = |byte: u8| !(byte < 0x20 || byte == b'"' || byte == b'\\');
         let bare = |byte: u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'=';
-        if self.json || value.is_empty() || !value.bytes().all(bare) {
+        if self.json && every(value, plain) {
+            self.out.push(b'"');
+            self.out.extend_from_slice(value.as_bytes());
+            self.out.push(b'"');
+        } else if self.json || value.is_empty() || !every(value, bare) {
             // A vector takes all.
             let _ = serde_json::to_writer(&mut *self.out, value);
         } else {
@@ -132,19 +167,53 @@ impl Line<'_> {
         }
     }
 
-    fn number(&mut self, name: &'static str, value: impl Serialize) {
+    fn time(&mut self, name: Name, clock: &mut Clock, time: SystemTime) {
         self.name(name);
+        let quote: &[u8] = if self.json { b"\"" } else { b"" };
+        let (second, millis) = clock.at(time);
+        self.out.extend_from_slice(quote);
+        self.out.extend_from_slice(second.as_bytes());
+        self.thousandths(millis);
+        self.out.push(b'Z');
+        self.out.extend_from_slice(quote);
+    }
+
+    fn number(&mut self, name: Name, value: impl Into<u64>) {
+        self.name(name);
+        self.whole(value.into());
+    }
+
+    fn whole(&mut self, value: u64) {
         let _ = serde_json::to_writer(&mut *self.out, &value);
     }
 
+    fn thousandths(&mut self, value: u32) {
+        self.out.extend([100, 10, 1].map(|unit| b'0' + (value / unit % 10) as u8));
+    }
+
     /// To the microsecond.
-    fn millis(&mut self, name: &'static str, value: Duration) {
-        self.number(name, (value.as_secs_f64() * 1e6).round() / 1e3);
+    fn millis(&mut self, name: Name, value: Duration) {
+        self.name(name);
+        let micros = u64::try_from((value.as_nanos() + 500) / 1_000).unwrap_or(u64::MAX);
+        self.whole(micros / 1_000);
+        self.out.push(b'.');
+        self.thousandths((micros % 1_000) as u32);
+        // A digit stands behind the point, as JSON has it of numbers that may have a fraction.
+        for _ in 0..2 {
+            if self.out.last() == Some(&b'0') {
+                self.out.pop();
+            }
+        }
     }
 
     fn end(self) {
         self.out.extend_from_slice(if self.json { b"}\n" } else { b"\n" });
     }
+}
+
+/// Whether all bytes are of a kind. No early exit: most are, and whole vectors are looked at then.
+fn every(value: &str, is: impl Fn(u8) -> bool) -> bool {
+    value.bytes().fold(true, |all, byte| all & is(byte))
 }
 
 /// What goes through the queue.
@@ -176,6 +245,7 @@ impl AccessLog {
         let (queue, entries) = sync_channel::<Entry>(QUEUE);
         std::thread::Builder::new().name("access-log".into()).spawn(move || {
             let mut lines = Vec::with_capacity(4096);
+            let mut clock = Clock::default();
             while let Ok(first) = entries.recv() {
                 std::thread::sleep(GATHER);
                 lines.clear();
@@ -183,7 +253,7 @@ impl AccessLog {
                 let mut flush = None;
                 while let Some(entry) = next.take() {
                     match entry {
-                        Entry::Line(record) => record.write(json, &mut lines),
+                        Entry::Line(record) => record.write(json, &mut clock, &mut lines),
                         Entry::Flush(done) => {
                             flush = Some(done);
                             break;
@@ -289,8 +359,9 @@ mod tests {
     #[test]
     fn text_and_json_have_the_same_fields_and_stay_on_one_line() {
         let (mut text, mut json) = (Vec::new(), Vec::new());
-        record().write(false, &mut text);
-        record().write(true, &mut json);
+        let mut clock = Clock::default();
+        record().write(false, &mut clock, &mut text);
+        record().write(true, &mut clock, &mut json);
         let text = String::from_utf8(text).unwrap();
         assert_eq!(text.matches('\n').count(), 1);
         assert!(text.contains(r#"error="a \"quoted\"\nline""#), "{text}");
@@ -306,5 +377,24 @@ mod tests {
         assert_eq!(value["duration_ms"], 2.0);
         assert_eq!(value["error"], "a \"quoted\"\nline");
         assert!(value.get("replica").is_none());
+    }
+
+    #[test]
+    fn times_are_written_as_libraries_write_them() {
+        let mut clock = Clock::default();
+        let mut written = |record: Record| {
+            let mut line = Vec::new();
+            record.write(true, &mut clock, &mut line);
+            serde_json::from_slice::<serde_json::Value>(&line).unwrap()
+        };
+        for nanos in [0, 499, 500, 1_000, 10_000, 999_999, 1_000_000, 1_500_000, 59_999_999_999, 86_400_007_050_000] {
+            let (duration, time) = (Duration::from_nanos(nanos), SystemTime::UNIX_EPOCH + Duration::from_nanos(nanos));
+            let value = written(Record { time, duration, ..record() });
+            assert_eq!(value["duration_ms"], (duration.as_secs_f64() * 1e6).round() / 1e3, "{nanos}");
+            assert_eq!(value["time"], humantime::format_rfc3339_millis(time).to_string());
+        }
+        for client in ["", "a=b", "ü", "a\u{1}", "\\", "[::1]:5"] {
+            assert_eq!(written(Record { client: client.into(), ..record() })["client"], client);
+        }
     }
 }
