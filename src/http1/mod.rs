@@ -1,14 +1,15 @@
-//! HTTP/1.1 on the wire, without I/O: heads and bodies, read strictly and written plainly.
+//! HTTP/1.1 on the wire, without I/O of its own: heads and bodies, read strictly and written plainly.
 //!
 //! `head` reads a client's head, and takes only what every HTTP parser reads alike: proxies have been split by a length
 //! beside a transfer coding, two equal lengths, `gzip, chunked`, several Hosts. `answer` reads an engine's head, `body`
-//! follows the bytes of either's body, `write` writes heads and chunks. What is read never depends on how the bytes were
-//! cut into reads. The sockets are elsewhere: a client's in [`crate::proxy`], an engine's in [`crate::fleet`].
+//! follows the bytes of either's body, `write` writes heads and chunks, `read` is how either's socket is read. What is
+//! made of bytes never depends on how they were cut into reads. The sockets are elsewhere: a client's in [`crate::proxy`], an engine's in [`crate::fleet`].
 mod body;
 mod chunks;
 mod head;
 #[cfg(test)]
 mod naive;
+pub mod read;
 #[cfg(test)]
 mod tests;
 pub mod write;
