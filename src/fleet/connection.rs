@@ -272,3 +272,6 @@ impl Body for Received {
         self.body.left().map_or_else(SizeHint::default, SizeHint::with_exact)
     }
 }
+
+#[cfg(test)]
+mod tests;
