@@ -1,47 +1,28 @@
 //! Connections to one replica: HTTP/1.1, opened when none is idle, kept for reuse for a few seconds.
 //!
-//! A [`Connection`] owns its socket, and so does the [`Received`] answer that comes by it. Dropping either closes the
-//! socket at once, which is how an engine learns that nobody waits for its answer any more; only a connection whose
-//! response was read to its end goes back ([`Connections::give_back`]). Reuse ends before the engines' own keep-alive does (5 s for uvicorn), so that a request
-//! rarely meets a closing connection.
-use std::future::poll_fn;
+//! Only a connection whose answer was read to its end goes back ([`Connections::give_back`]). Reuse ends before the
+//! engines' own keep-alive does (5 s for uvicorn), so that a request rarely meets a closing connection.
 use std::io;
-use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use bytes::Bytes;
-use futures_util::FutureExt;
-use http::{Request, Response};
-use http_body::{Body, Frame, SizeHint};
-use http_body_util::Full;
-use hyper::body::Incoming;
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
+use http::Response;
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
 
-use super::driven::Driven;
-use super::payload::Payload;
+use super::connection::{Broken, Connection, Received};
+use super::request::Request;
 use super::upstream_tls::{UpstreamTls, Wire};
 use crate::config::{ReplicaTls, ReplicaUrl};
 
 /// Idle connections kept for one replica; more are closed as they come back.
 const MAX_IDLE: usize = 1_024;
 
-/// Most that is read from a replica at once, and so what a client that does not read makes us hold of its answer (a
-/// few of these). Also the largest response head.
-const READ: usize = 64 * 1024;
-
 /// After so long without use, what the kernel knows of a connection (that the replica closed it) is asked for before it
 /// is used again: nobody watches it meanwhile.
 const LULL: Duration = Duration::from_millis(20);
-
-/// How long an idle connection may take to be ready.
-const READY: Duration = Duration::from_millis(50);
 
 /// Why no connection could be opened.
 #[derive(Debug, thiserror::Error)]
@@ -55,9 +36,9 @@ pub enum ConnectError {
     /// No TLS connection could be made: most often, its certificate isn't one that is trusted for its name.
     #[error("TLS: {0}")]
     Tls(io::Error),
-    /// The HTTP client could not be set up on it.
+    /// It could, but no request could be sent on it.
     #[error("{0}")]
-    Http(#[from] hyper::Error),
+    Http(#[from] Broken),
 }
 
 impl ConnectError {
@@ -72,15 +53,6 @@ impl ConnectError {
         // ENOMEM, ENFILE, EMFILE, EADDRNOTAVAIL, ENOBUFS of Linux.
         matches!(self, Self::Io(error) if matches!(error.raw_os_error(), Some(12 | 23 | 24 | 99 | 105)))
     }
-}
-
-/// Why a request got no response head.
-#[derive(Debug)]
-pub enum SendFailure {
-    /// Provably nothing was sent: the request may be sent on another connection.
-    Unsent(hyper::Error),
-    /// The engine may have seen it.
-    Sent(hyper::Error),
 }
 
 /// The idle connections of one replica.
@@ -106,75 +78,6 @@ struct Timers {
 struct Idle {
     connection: Connection,
     since: Instant,
-}
-
-/// One open connection. Dropped, it closes at once.
-#[derive(Debug)]
-pub struct Connection {
-    sender: SendRequest<Full<Payload>>,
-    driven: Driven,
-    /// What its certificate was judged by.
-    tls: Option<Arc<UpstreamTls>>,
-}
-
-impl Connection {
-    /// Sends a request and waits for the response head.
-    ///
-    /// # Errors
-    /// [`SendFailure`] tells whether the engine may have seen the request.
-    pub async fn send(mut self, request: Request<Full<Payload>>) -> Result<Response<Received>, SendFailure> {
-        self.driven.busy();
-        let answered = {
-            let mut answer = pin!(self.sender.try_send_request(request));
-            poll_fn(|cx| self.driven.drive(cx, |cx| answer.as_mut().poll(cx))).await
-        };
-        match answered {
-            Ok(response) => Ok(response.map(|incoming| Received { incoming, connection: self })),
-            Err(mut error) => {
-                let unsent = error.take_message().is_some();
-                let error = error.into_error();
-                Err(if unsent { SendFailure::Unsent(error) } else { SendFailure::Sent(error) })
-            }
-        }
-    }
-
-    /// Waits until it can take a request.
-    async fn ready(&mut self) -> Result<(), hyper::Error> {
-        let Self { sender, driven, .. } = self;
-        poll_fn(|cx| driven.drive(cx, |cx| sender.poll_ready(cx))).await
-    }
-}
-
-/// An answer's body, and the connection it comes by.
-#[derive(Debug)]
-pub struct Received {
-    incoming: Incoming,
-    connection: Connection,
-}
-
-impl Received {
-    /// The connection, once the body is at its end; before that, it can't be used again.
-    pub fn into_connection(self) -> Connection {
-        self.connection
-    }
-}
-
-impl Body for Received {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let Self { incoming, connection } = self.get_mut();
-        connection.driven.drive(cx, |cx| Pin::new(&mut *incoming).poll_frame(cx))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.incoming.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.incoming.size_hint()
-    }
 }
 
 impl Connections {
@@ -224,7 +127,7 @@ impl Connections {
         drop(closing);
     }
 
-    /// The freshest idle connection that is still open and ready for a request.
+    /// The freshest idle connection that is still open.
     pub async fn take_idle(&self) -> Option<Connection> {
         loop {
             let Idle { mut connection, since } = self.idle.lock().pop()?;
@@ -238,16 +141,8 @@ impl Connections {
                 // The runtime looks at its sockets before it comes back here.
                 tokio::task::yield_now().await;
             }
-            // Ready at once, or found to be closed. One whose replica answered early and has not taken the rest of that
-            // request may never be: it is closed, and a fresh one is due.
-            let ready = match connection.ready().now_or_never() {
-                Some(ready) => Ok(ready),
-                None => tokio::time::timeout(READY, connection.ready()).await,
-            };
-            match ready {
-                Ok(Ok(())) => return Some(connection),
-                Ok(Err(_)) => {}
-                Err(_) => return None,
+            if connection.is_quiet().await {
+                return Some(connection);
             }
         }
     }
@@ -265,8 +160,7 @@ impl Connections {
                 None => Wire::Left(stream),
                 Some(tls) => tls.connect(stream).await.map_err(ConnectError::Tls)?,
             };
-            let (sender, connection) = http1::Builder::new().max_buf_size(READ).handshake(TokioIo::new(wire)).await?;
-            Ok(Connection { sender, driven: Driven::new(connection), tls })
+            Ok(Connection::new(wire, tls))
         };
         let timeout = self.timers.load().connect;
         match tokio::time::timeout(timeout, connect).await {
@@ -279,23 +173,19 @@ impl Connections {
     ///
     /// # Errors
     /// Why there was no answer, for people.
-    pub async fn ask(&self, request: Request<Full<Payload>>) -> Result<Response<Received>, String> {
+    pub async fn ask(&self, request: Request) -> Result<Response<Received>, String> {
         if let Some(idle) = self.take_idle().await
             && let Ok(response) = idle.send(request.clone()).await
         {
             return Ok(response);
         }
         let fresh = self.open().await.map_err(|error| error.to_string())?;
-        let sent = fresh.send(request).await;
-        sent.map_err(|(SendFailure::Unsent(error) | SendFailure::Sent(error))| error.to_string())
+        fresh.send(request).await.map_err(|failure| failure.to_string())
     }
 
-    /// Takes a connection back whose response was read to its end.
-    pub fn give_back(&self, connection: Connection) {
-        if connection.sender.is_closed() {
-            return;
-        }
-        connection.driven.rest();
+    /// Takes a connection back, if it can be used again.
+    pub fn give_back(&self, connection: Option<Connection>) {
+        let Some(connection) = connection else { return };
         let mut idle = self.idle.lock();
         if idle.len() < MAX_IDLE && !self.closed.load(Ordering::Acquire) && self.is_current(&connection) {
             idle.push(Idle { connection, since: Instant::now() });

@@ -2,10 +2,11 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, StatusCode, header};
-use http_body_util::{BodyExt, Full, Limited};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use http_body_util::{BodyExt, Limited};
 
-use super::{Payload, Replica};
+use super::{Replica, Request};
 
 /// An answer, whole.
 #[derive(Debug)]
@@ -33,16 +34,15 @@ impl Replica {
         within: Duration,
     ) -> Result<Fetched, String> {
         let path = format!("{}{path}", self.url().base_path);
-        let mut request = Request::builder().method(method).uri(&path).header(header::HOST, self.authority());
+        let target = PathAndQuery::try_from(path.as_str()).map_err(|error| format!("{path}: {error}"))?;
+        let mut request = Request::new(method, &target, self.authority());
         if let Some(authorization) = self.authorization() {
-            request = request.header(header::AUTHORIZATION, authorization);
+            request.field(&header::AUTHORIZATION, &authorization);
         }
-        if body.is_some() {
-            request = request.header(header::CONTENT_TYPE, "application/json");
+        if let Some(body) = body {
+            request.field(&header::CONTENT_TYPE, &HeaderValue::from_static("application/json"));
+            request = request.body(body.into());
         }
-        let request = request
-            .body(Full::new(Payload::from(body.unwrap_or_default())))
-            .map_err(|error| format!("{path}: {error}"))?;
         let asked = async {
             let (head, mut body) = self.connections().ask(request).await?.into_parts();
             let read = Limited::new(&mut body, most).collect().await.map_err(|error| format!("{path}: {error}"))?;

@@ -5,9 +5,9 @@
 mod breaker;
 mod budget;
 mod clock;
+mod connection;
 mod connections;
 pub mod discovery;
-mod driven;
 mod encoders;
 mod expected;
 mod fetch;
@@ -23,6 +23,7 @@ mod pool_metrics;
 mod probe;
 mod queue;
 mod replica;
+mod request;
 mod shadow;
 #[cfg(test)]
 mod tests;
@@ -34,7 +35,8 @@ use std::sync::Arc;
 
 pub use breaker::BreakerState;
 pub use clock::Clock;
-pub use connections::{ConnectError, Connection, Connections, Received, SendFailure};
+pub use connection::{Broken, Connection, Received, SendFailure};
+pub use connections::{ConnectError, Connections};
 pub use encoders::Encoders;
 pub use expected::Expected;
 pub use fetch::Fetched;
@@ -47,6 +49,7 @@ pub use place::Place;
 pub use pool::{Decided, Pool, Waiting};
 pub use queue::Ticket;
 pub use replica::Replica;
+pub use request::Request;
 
 use replica::Arrival;
 use tokio::runtime::Handle;

@@ -1,12 +1,13 @@
 //! One probe: the health path answers 2xx and, if so wished, `/v1/models` lists the model.
 use bytes::Bytes;
-use http::{Request, StatusCode, header};
-use http_body_util::{BodyExt, Full, Limited};
+use http::uri::PathAndQuery;
+use http::{Method, StatusCode, header};
+use http_body_util::{BodyExt, Limited};
 use memchr::memmem;
 use serde::Deserialize;
 use tokio::time::{Instant, timeout_at};
 
-use super::{ConnectError, Connection, Payload, Replica, SendFailure};
+use super::{ConnectError, Connection, Replica, Request, SendFailure};
 
 /// Largest health answer that is read, so that the connection can be used again.
 const HEALTH_BODY: usize = 64 * 1024;
@@ -104,18 +105,16 @@ impl Replica {
     }
 
     /// The outer error is the connection's.
-    async fn get(&self, connection: Connection, path: &str, most: usize) -> Result<Result<Bytes, Fault>, hyper::Error> {
-        let mut request = Request::get(path).header(header::HOST, self.authority());
-        if let Some(authorization) = self.authorization() {
-            request = request.header(header::AUTHORIZATION, authorization);
-        }
-        let request = match request.body(Full::new(Payload::default())) {
-            Ok(request) => request,
+    async fn get(&self, connection: Connection, path: &str, most: usize) -> Result<Result<Bytes, Fault>, SendFailure> {
+        let target = match PathAndQuery::try_from(path) {
+            Ok(target) => target,
             Err(error) => return Ok(Err(Fault::Sick(format!("{path}: {error}")))),
         };
-        let response = connection.send(request).await.map_err(|failure| match failure {
-            SendFailure::Unsent(error) | SendFailure::Sent(error) => error,
-        })?;
+        let mut request = Request::new(Method::GET, &target, self.authority());
+        if let Some(authorization) = self.authorization() {
+            request.field(&header::AUTHORIZATION, &authorization);
+        }
+        let response = connection.send(request).await?;
         let status = response.status();
         let mut body = response.into_body();
         let read = Limited::new(&mut body, most).collect().await;

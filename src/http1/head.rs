@@ -290,7 +290,7 @@ fn field(line: &[u8]) -> Result<(HeaderName, Range<usize>), &'static str> {
     Ok((name, begin..begin + value.len()))
 }
 
-fn length(value: &[u8]) -> Result<u64, Violation> {
+pub(super) fn length(value: &[u8]) -> Result<u64, Violation> {
     let bad = Violation::head(Kind::ContentLength, "Content-Length must be one plain decimal number below 2^63");
     if value.is_empty() || value.len() > DIGITS || !value.iter().all(u8::is_ascii_digit) {
         return Err(bad);
@@ -335,7 +335,7 @@ pub fn is_host(text: &[u8]) -> bool {
     !host.is_empty() && port_is_right
 }
 
-fn trim(mut value: &[u8]) -> &[u8] {
+pub(super) fn trim(mut value: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = value {
         value = rest;
     }

@@ -19,7 +19,7 @@ use super::*;
 pub(super) const BOUNDS: Bounds = Bounds { head: 400, fields: 8, target: 60 };
 
 /// As many as usual, or as `PROPTEST_CASES` asks for: a long run is the fuzzing.
-fn cases(usual: u32) -> ProptestConfig {
+pub(super) fn cases(usual: u32) -> ProptestConfig {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
     ProptestConfig { cases: asked.unwrap_or(usual), failure_persistence: None, ..Default::default() }
 }

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
-use http_body_util::Full;
+use http::uri::PathAndQuery;
+use http::{HeaderMap, Method, Response, StatusCode, Uri, header};
 use tokio::time::{Instant, timeout_at};
 
 use super::exchange::Exchange;
@@ -14,7 +14,7 @@ use super::problem::Problem;
 use crate::api::{Cause, Phase};
 use crate::config::RetryOn;
 use crate::engine::orca::Orca;
-use crate::fleet::{self, ConnectError, Decided, Payload, Pool, Received, Replica, SendFailure, Waiting};
+use crate::fleet::{self, ConnectError, Decided, Payload, Pool, Received, Replica, Request, SendFailure, Waiting};
 use crate::routing::{self, Effect, Refusal, State};
 
 /// A request that is ready to be sent, as often as it takes.
@@ -308,12 +308,10 @@ async fn attempt(
             },
         };
         match sent {
-            Ok(response) => {
-                // A connection whose framing is in doubt is dropped with the answer, never used again.
-                return head::check_answer(&response).map(|()| response).map_err(|reason| {
-                    let message = format!("the answer of replica {} can't be passed on: {reason}", replica.id());
-                    Failure::Final(Cause::BadAnswer, Phase::FirstByte, message)
-                });
+            Ok(response) => return Ok(response),
+            Err(SendFailure::Unfit(reason)) => {
+                let message = format!("the answer of replica {} can't be passed on: {reason}", replica.id());
+                return Err(Failure::Final(Cause::BadAnswer, Phase::FirstByte, message));
             }
             Err(SendFailure::Unsent(_)) if reused => {
                 exchange.enter(Phase::Connect);
@@ -329,34 +327,31 @@ async fn attempt(
 }
 
 impl Outgoing {
-    fn request(&self, replica: &Replica, attempts: u32) -> Result<Request<Full<Payload>>, Failure> {
+    fn request(&self, replica: &Replica, attempts: u32) -> Result<Request, Failure> {
         let base = &replica.url().base_path;
+        let joined;
         let target = match self.target.path_and_query() {
-            Some(target) if base.is_empty() => Uri::from(target.clone()),
+            Some(target) if base.is_empty() => target,
             target => {
-                Uri::try_from(format!("{base}{}", target.map_or("/", |target| target.as_str()))).map_err(|error| {
+                let target = format!("{base}{}", target.map_or("/", |target| target.as_str()));
+                joined = PathAndQuery::try_from(target).map_err(|error| {
                     let id = replica.id();
                     let message = format!("the target can't be joined with the base path of replica {id}: {error}");
                     Failure::Final(Cause::BadHead, Phase::Send, message)
-                })?
+                })?;
+                &joined
             }
         };
-        let mut request = Request::new(Full::new(self.body.clone()));
-        *request.method_mut() = self.method.clone();
-        *request.uri_mut() = target;
-        *request.headers_mut() =
-            head::for_replica(self.headers.clone(), replica.authority(), replica.authorization().as_ref());
-        if let Some(rank) = replica.rank() {
-            request.headers_mut().insert(head::X_DATA_PARALLEL_RANK, rank.at.into());
+        let mut request = Request::new(self.method.clone(), target, replica.authority());
+        let rank = replica.rank();
+        head::for_replica(&mut request, &self.headers, replica.authorization().as_ref(), rank.is_some());
+        if let Some(rank) = rank {
+            request.field(&head::X_DATA_PARALLEL_RANK, &rank.at.into());
         }
         let attempt = self.attempt.max(1).saturating_add(attempts.saturating_sub(1));
         if attempt > 1 {
-            request.headers_mut().insert(head::X_WARMROUTE_ATTEMPT, attempt.into());
+            request.field(&head::X_WARMROUTE_ATTEMPT, &attempt.into());
         }
-        // hyper says nothing of an empty body; where one is expected, a server may then ask for its length (411).
-        if self.body.is_empty() && matches!(self.method, Method::POST | Method::PUT | Method::PATCH) {
-            request.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
-        }
-        Ok(request)
+        Ok(request.body(self.body.clone()))
     }
 }

@@ -3,7 +3,7 @@
 //! A deny-list: hop-by-hop fields (RFC 9110, section 7.6.1), those named in `Connection`, and our own go; everything
 //! else passes, duplicates included. Framing is never copied: hyper writes it anew from the body it is given.
 use http::uri::Authority;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, header, request};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, header, request};
 
 use ipnet::IpNet;
 
@@ -12,6 +12,7 @@ use super::listener::Client;
 use super::problem::Problem;
 use crate::api::{Cause, Phase};
 use crate::config::Limits;
+use crate::fleet::Request;
 
 /// Named once: a constant would be made anew for each comparison.
 static HOP_BY_HOP: [HeaderName; 11] = [
@@ -150,33 +151,15 @@ fn way(headers: &HeaderMap, client: &Client) -> HeaderValue {
     HeaderValue::from_bytes(&said.collect::<Vec<_>>().join(b", ".as_slice())).unwrap_or_else(|_| client.ip.clone())
 }
 
-/// Completes the headers for one replica: its credential replaces the client's, never joins it.
-pub fn for_replica(mut headers: HeaderMap, host: &HeaderValue, authorization: Option<&HeaderValue>) -> HeaderMap {
+/// Puts the headers for one replica into its request: its credential replaces the client's, never joins it, and so does
+/// its rank.
+pub fn for_replica(request: &mut Request, headers: &HeaderMap, authorization: Option<&HeaderValue>, ranked: bool) {
+    request.fields(headers, |name| {
+        (authorization.is_some() && (*name == header::AUTHORIZATION || *name == X_API_KEY))
+            || (ranked && *name == X_DATA_PARALLEL_RANK)
+    });
     if let Some(authorization) = authorization {
-        headers.remove(X_API_KEY);
-        headers.insert(header::AUTHORIZATION, authorization.clone());
-    }
-    headers.insert(header::HOST, host.clone());
-    headers
-}
-
-/// Checks that an engine's answer can be read in one way only. hyper has refused what can't be read at all.
-///
-/// # Errors
-/// What is wrong with it.
-pub fn check_answer<B>(response: &Response<B>) -> Result<(), &'static str> {
-    let headers = response.headers();
-    let lengths = headers.get_all(header::CONTENT_LENGTH).iter().count();
-    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
-    if response.status().is_informational() {
-        return Err("it switches protocols, which nobody asked for");
-    }
-    match (codings.next(), codings.next()) {
-        (None, _) if lengths > 1 => Err("it has more than one Content-Length"),
-        (None, _) => Ok(()),
-        (Some(_), _) if lengths > 0 => Err("it has both Content-Length and Transfer-Encoding"),
-        (Some(coding), None) if coding.as_bytes().eq_ignore_ascii_case(b"chunked") => Ok(()),
-        (Some(_), _) => Err("its Transfer-Encoding is not a single `chunked`"),
+        request.field(&header::AUTHORIZATION, authorization);
     }
 }
 
@@ -206,6 +189,8 @@ pub fn is_event_stream(headers: &HeaderMap) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use http::uri::PathAndQuery;
+
     use super::*;
 
     fn headers(list: &[(&str, &str)]) -> HeaderMap {
@@ -274,12 +259,16 @@ mod tests {
     #[test]
     fn a_replicas_credential_replaces_the_clients() {
         let sent = headers(&[("authorization", "Bearer client"), ("x-api-key", "client")]);
-        let host = HeaderValue::from_static("replica:1");
-        let kept = for_replica(sent.clone(), &host, None);
-        assert_eq!(kept["authorization"], "Bearer client");
-        let replaced = for_replica(sent, &host, Some(&HeaderValue::from_static("Bearer replica")));
-        assert_eq!(replaced.get_all("authorization").iter().collect::<Vec<_>>(), ["Bearer replica"]);
-        assert!(!replaced.contains_key("x-api-key"));
+        let fields = |authorization: Option<&'static str>| {
+            let target = PathAndQuery::from_static("/");
+            let mut request = Request::new(Method::GET, &target, &HeaderValue::from_static("replica:1"));
+            for_replica(&mut request, &sent, authorization.map(HeaderValue::from_static).as_ref(), false);
+            request.head()
+        };
+        let kept = fields(None);
+        assert!(kept.contains("authorization: Bearer client\r\n") && kept.contains("x-api-key: client\r\n"), "{kept}");
+        let replaced = fields(Some("Bearer replica"));
+        assert_eq!(replaced, "GET / HTTP/1.1\r\nhost: replica:1\r\nauthorization: Bearer replica\r\n");
     }
 
     #[test]

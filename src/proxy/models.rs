@@ -3,12 +3,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use http::{HeaderValue, Request, header};
-use http_body_util::{BodyExt, Full, Limited};
+use http::uri::PathAndQuery;
+use http::{HeaderValue, Method, header};
+use http_body_util::{BodyExt, Limited};
 use serde_json::{Map, Value, json};
 
 use crate::config::Models;
-use crate::fleet::{Fleet, Payload, Replica};
+use crate::fleet::{Fleet, Replica, Request};
 use crate::routing::State;
 
 /// Longest a replica may take to tell its models.
@@ -85,12 +86,12 @@ fn add(union: &mut Vec<Value>, entry: Value) {
 }
 
 async fn ask(replica: &Replica, authorization: Option<&HeaderValue>) -> Option<Vec<Value>> {
-    let mut request =
-        Request::get(format!("{}/v1/models", replica.url().base_path)).header(header::HOST, replica.authority());
-    if let Some(authorization) = replica.authorization().or_else(|| authorization.cloned()) {
-        request = request.header(header::AUTHORIZATION, authorization);
+    let target = PathAndQuery::try_from(format!("{}/v1/models", replica.url().base_path)).ok()?;
+    let mut request = Request::new(Method::GET, &target, replica.authority());
+    if let Some(authorization) = replica.authorization().as_ref().or(authorization) {
+        request.field(&header::AUTHORIZATION, authorization);
     }
-    let response = replica.connections().ask(request.body(Full::new(Payload::default())).ok()?).await.ok()?;
+    let response = replica.connections().ask(request).await.ok()?;
     let success = response.status().is_success();
     let mut body = response.into_body();
     let read = Limited::new(&mut body, LARGEST).collect().await.ok()?.to_bytes();

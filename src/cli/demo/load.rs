@@ -8,15 +8,16 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
-use http::{HeaderValue, Method, Request, StatusCode, header};
-use http_body_util::{BodyExt as _, Full, Limited};
+use http::uri::PathAndQuery;
+use http::{HeaderName, HeaderValue, Method, StatusCode, header};
+use http_body_util::{BodyExt as _, Limited};
 use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 
 use super::workload::{ACTIVE, Session, Shape, Turn, system_prompt};
 use super::{CHAT_HEADER, MODEL};
 use crate::config::ReplicaUrl;
-use crate::fleet::{ConnectError, Connections, Payload, SendFailure};
+use crate::fleet::{Broken, ConnectError, Connections, Payload, Request, SendFailure};
 
 /// Longest wait for one whole answer; a healthy one takes well under a second.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -127,16 +128,14 @@ async fn hold(address: SocketAddr, session: Session, pauses: bool, system: Arc<s
 pub(super) enum Failure {
     #[error("no connection to the proxy: {0}")]
     Connect(#[from] ConnectError),
-    #[error("the request could not be made: {0}")]
-    Request(#[from] http::Error),
     #[error("the prompt could not be written: {0}")]
     Body(#[from] serde_json::Error),
     #[error("no answer: {0}")]
-    Send(hyper::Error),
+    Send(#[from] SendFailure),
     #[error("status {0}: {1}")]
     Status(StatusCode, String),
     #[error("the stream broke: {0}")]
-    Broken(#[from] hyper::Error),
+    Broken(#[from] Broken),
     #[error("the stream holds an event that is none of a chat: {0}")]
     Event(String),
     #[error("the stream ended before `[DONE]`")]
@@ -145,14 +144,6 @@ pub(super) enum Failure {
     Incomplete,
     #[error("no whole answer within {} s", PATIENCE.as_secs())]
     Slow,
-}
-
-impl From<SendFailure> for Failure {
-    fn from(failure: SendFailure) -> Self {
-        match failure {
-            SendFailure::Unsent(error) | SendFailure::Sent(error) => Self::Send(error),
-        }
-    }
 }
 
 /// One person's client.
@@ -188,13 +179,11 @@ impl Client {
     async fn exchange(&self, messages: &[Message], max_tokens: u32) -> Result<Answer, Failure> {
         let stream_options = StreamOptions { include_usage: true };
         let body = Body { model: MODEL, messages, max_tokens, stream: true, stream_options };
-        let request = Request::builder()
-            .method(Method::POST)
-            .uri("/v1/chat/completions")
-            .header(header::HOST, &self.host)
-            .header(header::CONTENT_TYPE, "application/json")
-            .header(CHAT_HEADER, &self.session)
-            .body(Full::new(Payload::from(Bytes::from(serde_json::to_vec(&body)?))))?;
+        let target = PathAndQuery::from_static("/v1/chat/completions");
+        let mut request = Request::new(Method::POST, &target, &self.host);
+        request.field(&header::CONTENT_TYPE, &HeaderValue::from_static("application/json"));
+        request.field(&HeaderName::from_static(CHAT_HEADER), &self.session);
+        let request = request.body(Payload::from(Bytes::from(serde_json::to_vec(&body)?)));
         let connection = match self.connections.take_idle().await {
             Some(connection) => connection,
             None => self.connections.open().await?,

@@ -4,13 +4,15 @@
 //! listener's, so the request's own `Authorization` goes as `x-explain-authorization`; headers that frame a message are
 //! left out.
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, header};
-use http_body_util::{BodyExt as _, Full, Limited};
+use http::header::{self, InvalidHeaderValue};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use http_body_util::{BodyExt as _, Limited};
 use serde_json::Value;
 
 use super::PATIENCE;
 use crate::config::{ReplicaTls, ReplicaUrl, Secret};
-use crate::fleet::{Connections, Payload};
+use crate::fleet::{Connections, Payload, Request};
 
 /// The `Authorization` of the request that is explained.
 const AUTHORIZATION: HeaderName = HeaderName::from_static("x-explain-authorization");
@@ -24,10 +26,11 @@ const MOST_BYTES: usize = 16 << 20;
 pub async fn ask(admin: ReplicaUrl, token: Option<&Secret>, asked: super::Request) -> Result<Value, String> {
     let place = admin.to_string();
     let tls = admin.tls.then(|| ReplicaTls { ca: None, server_name: admin.host.clone() });
-    let mut request = Request::post(format!("{}/explain?path={}", admin.base_path, escaped(&asked.path)))
-        .body(Full::new(Payload::from(Bytes::from(asked.body))))
+    let target = PathAndQuery::try_from(format!("{}/explain?path={}", admin.base_path, escaped(&asked.path)))
         .map_err(|error| format!("the request could not be made: {error}"))?;
-    *request.headers_mut() = headers(asked.headers, &admin, token)?;
+    let host = HeaderValue::from_str(&admin.authority).map_err(invalid)?;
+    let mut request = Request::new(Method::POST, &target, &host).body(Payload::from(Bytes::from(asked.body)));
+    request.fields(&headers(asked.headers, token)?, |_| false);
     let connections = Connections::new(admin, tls.as_ref(), PATIENCE, PATIENCE);
     let exchange = async {
         let connection = connections.open().await.map_err(|error| {
@@ -47,22 +50,18 @@ pub async fn ask(admin: ReplicaUrl, token: Option<&Secret>, asked: super::Reques
     waited.unwrap_or_else(|_| Err(format!("{place} has not answered within {} s", PATIENCE.as_secs())))
 }
 
-fn headers(mut headers: HeaderMap, admin: &ReplicaUrl, token: Option<&Secret>) -> Result<HeaderMap, String> {
-    for framing in [
-        header::HOST,
-        header::CONTENT_LENGTH,
-        header::TRANSFER_ENCODING,
-        header::CONNECTION,
-        header::UPGRADE,
-        header::TE,
-    ] {
+fn invalid(_: InvalidHeaderValue) -> String {
+    "the admin listener's name or token is no header's value".into()
+}
+
+fn headers(mut headers: HeaderMap, token: Option<&Secret>) -> Result<HeaderMap, String> {
+    // What else frames a message, a request leaves out by itself.
+    for framing in [header::UPGRADE, header::TE] {
         headers.remove(framing);
     }
     if let Some(own) = headers.remove(header::AUTHORIZATION) {
         headers.insert(AUTHORIZATION, own);
     }
-    let invalid = |_| String::from("the admin listener's name or token is no header's value");
-    headers.insert(header::HOST, HeaderValue::from_str(&admin.authority).map_err(invalid)?);
     if let Some(token) = token {
         let mut value = HeaderValue::from_str(&format!("Bearer {}", token.reveal())).map_err(invalid)?;
         value.set_sensitive(true);
