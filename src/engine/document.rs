@@ -91,8 +91,7 @@ fn last(text: &[u8]) -> &[u8] {
 pub(super) fn read(end: &[u8], length: usize) -> Option<Report> {
     if length <= MOST {
         // Most often it is in the last key of that name, and what stands before that need not be read.
-        let last =
-            LAST_USAGE.rfind(end).and_then(|at| at_the_end(end.get(at..)?).or_else(|| as_the_rest_of("{", &end[at..])));
+        let last = LAST_USAGE.rfind(end).and_then(|at| from_usage_on(end.get(at..)?));
         if last.as_ref().is_some_and(Report::has_usage) {
             return last;
         }
@@ -105,13 +104,20 @@ pub(super) fn read(end: &[u8], length: usize) -> Option<Report> {
     keys.filter_map(read_at).next()
 }
 
-/// Usage that is an answer's last key, from that key on.
-fn at_the_end(rest: &[u8]) -> Option<Report> {
+/// The rest of an answer, from the key `usage` at its top on. Its value is read where it stands.
+fn from_usage_on(rest: &[u8]) -> Option<Report> {
     let value = rest.get(LAST_USAGE.needle().len()..)?.trim_ascii_start().strip_prefix(b":")?;
-    let mut values = serde_json::Deserializer::from_slice(value).into_iter();
+    // Checked once: not each key by itself.
+    let value = str::from_utf8(value).ok()?;
+    let mut values = serde_json::Deserializer::from_str(value).into_iter();
     let usage = values.next()?.ok()?;
-    let ends = value.get(values.byte_offset()..)?.trim_ascii() == b"}";
-    ends.then(|| Report { usage, ..Report::default() })
+    let others = value.get(values.byte_offset()..)?.trim_ascii();
+    let report = match others.strip_prefix(',') {
+        None if others == "}" => Report::default(),
+        None => return None,
+        Some(others) => as_the_rest_of("{", others.as_bytes())?,
+    };
+    Some(Report { usage, ..report })
 }
 
 fn as_the_rest_of(opening: &str, rest: &[u8]) -> Option<Report> {

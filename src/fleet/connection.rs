@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, Bytes};
 use http::Response;
 use http_body::{Body, Frame, SizeHint};
 use tokio::io::AsyncWrite;
@@ -193,31 +193,6 @@ impl Received {
         usable.then_some(self.connection)
     }
 
-    /// The data among the next bytes, in one piece.
-    fn data(&mut self, mut bytes: Bytes) -> Bytes {
-        let (mut first, mut joined) = (0..0, BytesMut::new());
-        let fed = self.body.feed(&bytes, FIELDS, |data| {
-            if first.is_empty() {
-                first = data;
-                return;
-            }
-            if joined.is_empty() {
-                joined.reserve(bytes.len() - first.start);
-                joined.extend_from_slice(&bytes[first.clone()]);
-            }
-            joined.extend_from_slice(&bytes[data]);
-        });
-        let data = if joined.is_empty() { bytes.slice(first) } else { joined.freeze() };
-        match fed {
-            Ok(read) => {
-                bytes.advance(read);
-                self.held = bytes;
-            }
-            Err(violation) => self.refused = Some(violation),
-        }
-        data
-    }
-
     fn broken(&mut self, broken: impl Into<Broken>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         (self.body, self.reusable) = (http1::Body::NONE, false);
         Poll::Ready(Some(Err(broken.into())))
@@ -242,14 +217,13 @@ impl Body for Received {
             if this.body.is_over() {
                 return Poll::Ready(None);
             }
-            let mut bytes = std::mem::take(&mut this.held);
-            if bytes.is_empty() {
+            if this.held.is_empty() {
                 let more = this.body.left().unwrap_or(0).min(READ as u64);
-                bytes = match ready!(poll_read(Pin::new(&mut this.connection.wire), cx, more)) {
+                this.held = match ready!(poll_read(Pin::new(&mut this.connection.wire), cx, more)) {
                     Ok(bytes) => bytes,
                     Err(error) => return this.broken(error),
                 };
-                if bytes.is_empty() {
+                if this.held.is_empty() {
                     if !matches!(this.body, http1::Body::ToEnd) {
                         return this.broken(Broken::InBody);
                     }
@@ -257,7 +231,8 @@ impl Body for Received {
                     continue;
                 }
             }
-            let data = this.data(bytes);
+            let (data, refused) = this.body.take(&mut this.held, FIELDS);
+            this.refused = refused;
             if !data.is_empty() {
                 return Poll::Ready(Some(Ok(Frame::data(data))));
             }

@@ -1,6 +1,8 @@
 //! A body as it is delimited: which of the bytes at hand are its data, and when it is over.
 use std::ops::Range;
 
+use bytes::{Bytes, BytesMut};
+
 use super::Violation;
 use super::chunks::Chunks;
 
@@ -67,6 +69,34 @@ impl Body {
                 }
                 Ok(bytes.len())
             }
+        }
+    }
+
+    /// Takes what of `held` belongs to it. Its data comes in one piece (chunks of one read are joined), and what is wrong
+    /// behind it. What is not its own stays; where nothing does, none of the bytes are kept.
+    pub fn take(&mut self, held: &mut Bytes, fields: usize) -> (Bytes, Option<Violation>) {
+        let bytes = std::mem::take(held);
+        let (mut first, mut joined) = (0..0, BytesMut::new());
+        let fed = self.feed(&bytes, fields, |data| {
+            if first.is_empty() {
+                first = data;
+                return;
+            }
+            if joined.is_empty() {
+                joined.reserve(bytes.len() - first.start);
+                joined.extend_from_slice(&bytes[first.clone()]);
+            }
+            joined.extend_from_slice(&bytes[data]);
+        });
+        let data = if joined.is_empty() { bytes.slice(first) } else { joined.freeze() };
+        match fed {
+            Ok(read) => {
+                if read < bytes.len() {
+                    *held = bytes.slice(read..);
+                }
+                (data, None)
+            }
+            Err(violation) => (data, Some(violation)),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
-use http::{HeaderMap, Method, Response, StatusCode, Uri, header};
+use http::{Method, Response, StatusCode, Uri, header};
 use tokio::time::{Instant, timeout_at};
 
 use super::exchange::Exchange;
@@ -25,7 +25,7 @@ pub struct Outgoing {
     /// Path and query, as the client wrote them.
     pub target: Uri,
     /// Headers, but for those that depend on the replica.
-    pub headers: HeaderMap,
+    pub headers: head::Fields,
     /// Body.
     pub body: Payload,
     /// Which attempt a hop before said this is (`x-warmroute-attempt`); 0 when it said nothing. From 2 on it is a replay,

@@ -1,7 +1,7 @@
 //! Header and framing hygiene, in both directions.
 //!
 //! A deny-list: hop-by-hop fields (RFC 9110, section 7.6.1), those named in `Connection`, and our own go; everything
-//! else passes, duplicates included. Framing is never copied: hyper writes it anew from the body it is given.
+//! else passes, duplicates included. Framing is never copied: it is written anew from the body that is there.
 use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header, request};
 
@@ -92,21 +92,23 @@ fn new_request_id() -> HeaderValue {
     HeaderValue::from_bytes(&digits).unwrap_or(HeaderValue::from_static("-"))
 }
 
-/// What goes from any head that passes: hop-by-hop fields, those that `Connection` names, and names of our own, which are
-/// ours alone in both directions.
-fn strip(headers: &mut HeaderMap, more: impl Fn(&HeaderName) -> bool) {
-    let goes = |name: &HeaderName| HOP_BY_HOP.contains(name) || name.as_str().starts_with("x-warmroute-") || more(name);
-    let named = headers
-        .get_all(header::CONNECTION)
-        .iter()
+/// Fields of a head that is written anew, several of one name behind each other.
+pub type Fields = Vec<(HeaderName, HeaderValue)>;
+
+/// What goes from any head that passes: hop-by-hop fields, and names of our own, which are ours alone in both directions.
+fn goes(name: &HeaderName) -> bool {
+    HOP_BY_HOP.contains(name) || name.as_str().starts_with("x-warmroute-")
+}
+
+/// So do those that `Connection` names.
+fn named(headers: &HeaderMap) -> Vec<HeaderName> {
+    let values = headers.get_all(header::CONNECTION).iter();
+    values
         .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
         .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
         // A Connection header that names Host asks us to forge a request; that one stays.
-        .filter(|name| name != header::HOST);
-    let going: Vec<HeaderName> = named.chain(headers.keys().filter(|name| goes(name)).cloned()).collect();
-    for name in going {
-        headers.remove(name);
-    }
+        .filter(|name| name != header::HOST)
+        .collect()
 }
 
 /// Which attempt a hop before says this is; 0 when it says nothing that can be understood.
@@ -118,31 +120,45 @@ pub fn attempt(headers: &HeaderMap) -> u32 {
 /// The headers that go to a replica, but for `Host` and the credential, which depend on it. A target that is a whole
 /// URL has an `authority`, which stands above Host (RFC 9112, section 3.2.2).
 pub fn to_replica(
-    mut headers: HeaderMap,
+    headers: HeaderMap,
     authority: Option<&Authority>,
     client: &Client,
     trusted: &[IpNet],
     request_id: &HeaderValue,
-) -> HeaderMap {
-    let host = headers.remove(header::HOST);
-    let host = authority.and_then(|authority| HeaderValue::from_str(authority.as_str()).ok()).or(host);
+) -> Fields {
     // A trusted peer's word on where a request came from is kept and continued, any other's replaced.
     let ip = client.address.ip();
     let trusted = trusted.iter().any(|network| network.contains(&ip));
-    strip(&mut headers, |name| {
-        *name == header::EXPECT
-            || *name == header::FORWARDED
-            || (!trusted && [X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO].contains(name))
-    });
     let way = if trusted { way(&headers, client) } else { client.ip.clone() };
-    headers.insert(X_FORWARDED_FOR, way);
-    if let (Some(host), false) = (host, trusted && headers.contains_key(X_FORWARDED_HOST)) {
-        headers.insert(X_FORWARDED_HOST, host);
+    let host = authority.and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
+    let host = host.or_else(|| headers.get(header::HOST).cloned());
+    let told = |name| trusted && headers.contains_key(name);
+    let (told_host, told_scheme) = (told(&X_FORWARDED_HOST), told(&X_FORWARDED_PROTO));
+    let named = named(&headers);
+
+    let mut fields = Fields::with_capacity(headers.len() + 4);
+    let mut name = header::HOST;
+    for (next, value) in headers {
+        // Further values of one name come without it.
+        name = next.unwrap_or(name);
+        let replaced = match &name {
+            name if *name == header::HOST || *name == X_FORWARDED_FOR || *name == X_REQUEST_ID => true,
+            name if *name == X_FORWARDED_HOST || *name == X_FORWARDED_PROTO => !trusted,
+            name => *name == header::EXPECT || *name == header::FORWARDED || goes(name),
+        };
+        if !replaced && !named.contains(&name) {
+            fields.push((name.clone(), value));
+        }
     }
-    let scheme = HeaderValue::from_static(if client.tls { "https" } else { "http" });
-    headers.entry(X_FORWARDED_PROTO).or_insert(scheme);
-    headers.insert(X_REQUEST_ID, request_id.clone());
-    headers
+    fields.push((X_FORWARDED_FOR, way));
+    if let (Some(host), false) = (host, told_host && !named.contains(&X_FORWARDED_HOST)) {
+        fields.push((X_FORWARDED_HOST, host));
+    }
+    if !told_scheme || named.contains(&X_FORWARDED_PROTO) {
+        fields.push((X_FORWARDED_PROTO, HeaderValue::from_static(if client.tls { "https" } else { "http" })));
+    }
+    fields.push((X_REQUEST_ID, request_id.clone()));
+    fields
 }
 
 /// Where a trusted peer says that a request came from, and that peer.
@@ -153,11 +169,14 @@ fn way(headers: &HeaderMap, client: &Client) -> HeaderValue {
 
 /// Puts the headers for one replica into its request: its credential replaces the client's, never joins it, and so does
 /// its rank.
-pub fn for_replica(request: &mut Request, headers: &HeaderMap, authorization: Option<&HeaderValue>, ranked: bool) {
-    request.fields(headers, |name| {
-        (authorization.is_some() && (*name == header::AUTHORIZATION || *name == X_API_KEY))
-            || (ranked && *name == X_DATA_PARALLEL_RANK)
-    });
+pub fn for_replica(request: &mut Request, fields: &Fields, authorization: Option<&HeaderValue>, ranked: bool) {
+    for (name, value) in fields {
+        let replaced = (authorization.is_some() && (*name == header::AUTHORIZATION || *name == X_API_KEY))
+            || (ranked && *name == X_DATA_PARALLEL_RANK);
+        if !replaced {
+            request.field(name, value);
+        }
+    }
     if let Some(authorization) = authorization {
         request.field(&header::AUTHORIZATION, authorization);
     }
@@ -165,7 +184,11 @@ pub fn for_replica(request: &mut Request, headers: &HeaderMap, authorization: Op
 
 /// Cleans an engine's response headers for the client.
 pub fn to_client(headers: &mut HeaderMap, request_id: &HeaderValue) {
-    strip(headers, |_| false);
+    let mut going = named(headers);
+    going.extend(headers.keys().filter(|name| goes(name)).cloned());
+    for name in going {
+        headers.remove(name);
+    }
     headers.entry(X_REQUEST_ID).or_insert_with(|| request_id.clone());
 }
 
@@ -201,6 +224,12 @@ mod tests {
         headers
     }
 
+    fn map(fields: Fields) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        fields.into_iter().for_each(|(name, value)| _ = map.append(name, value));
+        map
+    }
+
     #[test]
     fn hop_by_hop_goes_and_the_rest_passes() {
         let sent = headers(&[
@@ -218,7 +247,7 @@ mod tests {
             ("x_under", "1"),
         ]);
         let client = Client::new("9.9.9.9:1".parse().unwrap(), false);
-        let out = to_replica(sent, None, &client, &[], &HeaderValue::from_static("id"));
+        let out = map(to_replica(sent, None, &client, &[], &HeaderValue::from_static("id")));
         let mut names: Vec<&str> = out.keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
         let expected =
@@ -240,7 +269,7 @@ mod tests {
         let trusted = ["10.0.0.0/8".parse().unwrap(), "2001:db8::/32".parse().unwrap()];
         let seen = |address: &str, tls, sent: HeaderMap| {
             let client = Client::new(address.parse().unwrap(), tls);
-            let out = to_replica(sent, None, &client, &trusted, &HeaderValue::from_static("id"));
+            let out = map(to_replica(sent, None, &client, &trusted, &HeaderValue::from_static("id")));
             ["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host"].map(|name| {
                 let all: Vec<_> = out.get_all(name).iter().map(|value| value.to_str().unwrap()).collect();
                 all.join(" | ")
@@ -262,6 +291,7 @@ mod tests {
         let fields = |authorization: Option<&'static str>| {
             let target = PathAndQuery::from_static("/");
             let mut request = Request::new(Method::GET, &target, &HeaderValue::from_static("replica:1"));
+            let sent = sent.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
             for_replica(&mut request, &sent, authorization.map(HeaderValue::from_static).as_ref(), false);
             request.head()
         };

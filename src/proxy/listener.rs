@@ -210,7 +210,7 @@ async fn serve(proxy: &Arc<Proxy>, settings: &Settings, stream: TcpStream, peer:
     let timeouts = &config.timeouts;
     let deadline = Instant::now() + timeouts.head;
     let _ = stream.set_nodelay(true);
-    // A client that takes none of its answer is ended by the kernel: hyper can't see it while its buffer is full.
+    // A client that takes none of its answer is ended by the kernel.
     let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(timeouts.idle));
     let failed = |kind: &str| proxy.metrics.handshakes_failed.with_label_values(&[kind]).inc();
     let too_late = || proxy.metrics.client_timeouts.with_label_values(&["head"]).inc();

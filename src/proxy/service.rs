@@ -199,7 +199,7 @@ async fn send(
     let trusted = &exchange.snapshot().config.trusted_proxies;
     let mut headers = head::to_replica(head.headers, head.uri.authority(), client, trusted, exchange.request_id());
     if admitted.decoded {
-        headers.remove(header::CONTENT_ENCODING);
+        headers.retain(|(name, _)| *name != header::CONTENT_ENCODING);
     }
     let body = admitted.body.clone();
     let outgoing = Outgoing { method: head.method, target: head.uri, headers, body, attempt, seek: false };

@@ -1,7 +1,7 @@
-//! A client's socket, shared between hyper, which reads and writes it, and whoever watches for its end.
+//! A client's socket, shared between whoever reads and writes it, and whoever watches for its end.
 //!
-//! hyper looks for the client's end by reading on, which it can't while bytes of a next request (or a stray CRLF) lie in
-//! its buffer. The kernel tells of it without a read: see [`ClientSocket::left`].
+//! Nothing is read while a request is answered, and bytes of a next one (or a stray CRLF) may lie before the client's end.
+//! The kernel tells of it without a read: see [`ClientSocket::left`].
 use std::io;
 use std::net::Shutdown;
 use std::pin::Pin;

@@ -4,7 +4,6 @@
 //! Nothing is read ahead of need, so a client that sends more than is taken is held up by its own kernel.
 use std::cell::RefCell;
 use std::io;
-use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::SystemTime;
@@ -138,7 +137,8 @@ impl Wire {
         }
         let Some(length) = self.head.feed(&self.held, &self.bounds)? else { return Ok(None) };
         let mut request = std::mem::take(&mut self.head).finish(&self.held)?;
-        self.used(length);
+        // What is left of it when nothing is would keep all that was read.
+        self.held = if length < self.held.len() { self.held.slice(length..) } else { Bytes::new() };
         self.body = std::mem::replace(&mut request.body, Body::NONE);
         // HTTP/1.0 has no interim answers. What else may be expected is refused later.
         let waits = request.head.version == http::Version::HTTP_11 && request.head.headers.contains_key(header::EXPECT);
@@ -163,10 +163,10 @@ impl Wire {
                 return Poll::Ready(None);
             }
             if !self.held.is_empty() {
-                match self.take_body() {
-                    Ok(data) if data.is_empty() => continue,
-                    Ok(data) => return Poll::Ready(Some(Ok(data))),
-                    Err(violation) => {
+                match self.body.take(&mut self.held, self.bounds.fields) {
+                    (data, None) if data.is_empty() => continue,
+                    (data, None) => return Poll::Ready(Some(Ok(data))),
+                    (_, Some(violation)) => {
                         self.violation = Some(violation);
                         return Poll::Ready(Some(Err(Broken::Malformed(violation))));
                     }
@@ -178,38 +178,6 @@ impl Wire {
                 Err(error) => return Poll::Ready(Some(Err(error.into()))),
             };
             self.held = more;
-        }
-    }
-
-    /// What of the bytes at hand is the body's.
-    fn take_body(&mut self) -> Result<Bytes, Violation> {
-        let (mut first, mut joined) = (None::<Range<usize>>, BytesMut::new());
-        let held = &self.held;
-        let read = self.body.feed(held, self.bounds.fields, |data| {
-            // Several stretches only where a client sends small chunks.
-            match &first {
-                None => first = Some(data),
-                Some(first) => {
-                    if joined.is_empty() {
-                        joined.extend_from_slice(&held[first.clone()]);
-                    }
-                    joined.extend_from_slice(&held[data]);
-                }
-            }
-        })?;
-        let data = match first {
-            Some(first) if joined.is_empty() => self.held.slice(first),
-            _ => joined.freeze(),
-        };
-        self.used(read);
-        Ok(data)
-    }
-
-    fn used(&mut self, bytes: usize) {
-        self.held.advance(bytes);
-        if self.held.is_empty() {
-            // What is left of it would keep all that was read.
-            self.held = Bytes::new();
         }
     }
 

@@ -30,7 +30,7 @@ pub async fn ask(admin: ReplicaUrl, token: Option<&Secret>, asked: super::Reques
         .map_err(|error| format!("the request could not be made: {error}"))?;
     let host = HeaderValue::from_str(&admin.authority).map_err(invalid)?;
     let mut request = Request::new(Method::POST, &target, &host).body(Payload::from(Bytes::from(asked.body)));
-    request.fields(&headers(asked.headers, token)?, |_| false);
+    headers(asked.headers, token)?.iter().for_each(|(name, value)| request.field(name, value));
     let connections = Connections::new(admin, tls.as_ref(), PATIENCE, PATIENCE);
     let exchange = async {
         let connection = connections.open().await.map_err(|error| {
