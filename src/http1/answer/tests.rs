@@ -73,8 +73,9 @@ fn wrong(stream: &[u8]) -> String {
 
 #[test]
 fn what_follows_a_head_and_whether_there_may_be_another() {
-    // Data, over, reusable, bytes behind.
-    let rows: &[(&[u8], &[u8], bool, bool, usize)] = &[
+    /// Answer, data, over, reusable, bytes behind.
+    type Row = (&'static [u8], &'static [u8], bool, bool, usize);
+    let rows: &[Row] = &[
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", b"{}", true, true, 0),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{}", b"{}", false, true, 0),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{}", b"{", true, true, 1),
