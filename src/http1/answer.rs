@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header, response};
 use httparse::{Error, ParserConfig, Status};
-use memchr::memrchr;
+use memchr::{memchr, memrchr};
 
 use super::Body;
 use super::head::{length, trim};
@@ -62,7 +62,12 @@ impl Head {
             }
             return Ok(answer.map(|answer| (answer, bytes.slice(read..))));
         }
+        let same_lines = self.held.len() >= BEGIN.len() && memchr(b'\n', &bytes).is_none();
         self.held.extend_from_slice(&bytes);
+        // A head that comes byte by byte is not read anew with each.
+        if same_lines && self.held.len() < HEAD {
+            return Ok(None);
+        }
         let (read, answer) = scan(&self.held, bodiless)?;
         self.held.drain(..read);
         Ok(answer.map(|answer| (answer, Bytes::from(std::mem::take(&mut self.held)))))
