@@ -19,7 +19,7 @@ use tokio_util::io::poll_write_buf;
 use super::request::{Request, Written};
 use super::upstream_tls::{UpstreamTls, Wire};
 use crate::http1::answer::{self, Answer, FIELDS, Refused};
-use crate::http1::read::{READ, poll_read};
+use crate::http1::read::poll_read;
 use crate::http1::{self, Violation};
 
 /// Why an answer did not come, or not to its end.
@@ -218,7 +218,7 @@ impl Body for Received {
                 return Poll::Ready(None);
             }
             if this.held.is_empty() {
-                let more = this.body.left().unwrap_or(0).min(READ as u64);
+                let more = this.body.left().unwrap_or(0);
                 this.held = match ready!(poll_read(Pin::new(&mut this.connection.wire), cx, more)) {
                     Ok(bytes) => bytes,
                     Err(error) => return this.broken(error),
