@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 
 use super::prompt::Messages;
 use super::python::MAX_DEPTH;
+use super::reader::Reader;
 
 /// How a template reads a message's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,17 +64,21 @@ pub(super) fn messages(
 ) -> Result<Vec<Value>, serde_json::Error> {
     let node = |at| Node { at, depth: 0, form, media };
     match messages {
-        Messages::Raw(raw) => {
-            let mut json = serde_json::Deserializer::from_str(raw.get());
-            List(node(At::Message)).deserialize(&mut json)
-        }
+        Messages::Raw(raw) => read(List(node(At::Message)), raw),
         Messages::Built(built) => built.iter().map(|message| node(At::Message).deserialize(message)).collect(),
     }
 }
 
 /// Any JSON as a value.
 pub(super) fn plain(raw: &RawValue) -> Result<Value, serde_json::Error> {
-    any(&mut serde_json::Deserializer::from_str(raw.get()))
+    let form = Form { content: ContentForm::Text, arguments_as_objects: false };
+    read(Node { at: At::Plain, depth: 0, form, media: &Arc::default() }, raw)
+}
+
+/// Reads a value, quickly if that can be.
+fn read<'de, S: DeserializeSeed<'de> + Copy>(seed: S, raw: &'de RawValue) -> Result<S::Value, serde_json::Error> {
+    let quick = seed.deserialize(&mut Reader::of(raw));
+    quick.or_else(|_| seed.deserialize(&mut serde_json::Deserializer::from_str(raw.get())))
 }
 
 /// Tools as values, each with the keys that vLLM's request has, in their order (`FunctionDefinition`, 0.22 to 0.32): a
@@ -81,7 +86,7 @@ pub(super) fn plain(raw: &RawValue) -> Result<Value, serde_json::Error> {
 pub(super) fn tools(raw: &RawValue) -> Result<Value, serde_json::Error> {
     let form = Form { content: ContentForm::Text, arguments_as_objects: false };
     let node = Node { at: At::Tools, depth: 0, form, media: &Arc::default() };
-    node.deserialize(&mut serde_json::Deserializer::from_str(raw.get()))
+    read(node, raw)
 }
 
 /// Puts pairs into the order of `fields`; those are there even where they came without a value, with their default.
@@ -98,10 +103,6 @@ fn in_order(mut pairs: Vec<(Value, Value)>, fields: &[(&str, Value)]) -> Vec<(Va
 
 /// A JSON tree as a value.
 pub(super) fn tree(json: &serde_json::Value) -> Result<Value, serde_json::Error> {
-    any(json)
-}
-
-fn any<'de, D: Deserializer<'de>>(json: D) -> Result<Value, D::Error> {
     let form = Form { content: ContentForm::Text, arguments_as_objects: false };
     Node { at: At::Plain, depth: 0, form, media: &Arc::default() }.deserialize(json)
 }
@@ -123,6 +124,7 @@ enum At {
 }
 
 /// A list of nodes, kept as a list.
+#[derive(Clone, Copy)]
 struct List<'a>(Node<'a>);
 
 impl<'de> DeserializeSeed<'de> for List<'_> {

@@ -15,6 +15,7 @@ pub(crate) mod json;
 mod messages;
 mod prompt;
 mod python;
+pub(crate) mod reader;
 mod strftime;
 mod template;
 mod tokenizer;
