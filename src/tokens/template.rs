@@ -167,10 +167,10 @@ impl Template {
         let size = size(chat);
         let env = if size <= SMALL { &program.small } else { &program.large };
         let most = size.saturating_mul(MOST_TIMES).saturating_add(MOST_MORE);
-        let mut out = Out { bytes: Vec::with_capacity(size + size / 8 + 1024), most, media: &media };
+        let mut out = Out { text: String::with_capacity(size + size / 8 + 1024), most, media: &media };
         let template = env.get_template(NAME).map_err(|e| error(&e))?;
         template.render_captured_to(Value::from_pairs(context), &mut out).map_err(|e| error(&e))?;
-        let mut text = String::from_utf8(out.bytes).map_err(failed)?;
+        let mut text = out.text;
         if let Some(last) = last {
             cut(&mut text, &last)?;
         }
@@ -341,18 +341,19 @@ fn error(e: &Error) -> TemplateError {
 
 /// A bounded output that says how far it is.
 struct Out<'a> {
-    bytes: Vec<u8>,
+    text: String,
     most: usize,
     media: &'a Media,
 }
 
 impl io::Write for &mut Out<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.bytes.len() + bytes.len() > self.most {
+        if self.text.len() + bytes.len() > self.most {
             return Err(io::Error::other("the rendered text is too long"));
         }
-        self.bytes.extend_from_slice(bytes);
-        self.media.written.store(self.bytes.len(), Ordering::Relaxed);
+        // It only ever gets whole texts.
+        self.text.push_str(simdutf8::basic::from_utf8(bytes).map_err(io::Error::other)?);
+        self.media.written.store(self.text.len(), Ordering::Relaxed);
         Ok(bytes.len())
     }
 
