@@ -13,6 +13,7 @@ mod environment;
 mod form;
 pub(crate) mod json;
 mod messages;
+mod pool;
 mod prompt;
 mod python;
 pub(crate) mod reader;
