@@ -43,18 +43,18 @@ pub(crate) struct Reader<'a> {
     /// No string has control characters in it, which JSON forbids.
     clean: bool,
     /// A string without its escapes.
-    plain: String,
+    plain: Vec<u8>,
 }
 
 impl<'a> Reader<'a> {
     /// A reader of any text.
     pub(crate) fn new(text: &'a str) -> Self {
-        Self { text, at: 0, depth: 0, clean: !has_control(text.as_bytes()), plain: String::new() }
+        Self { text, at: 0, depth: 0, clean: !has_control(text.as_bytes()), plain: Vec::new() }
     }
 
     /// A reader of JSON.
     pub(crate) fn of(raw: &'a RawValue) -> Self {
-        Self { text: raw.get(), at: 0, depth: 0, clean: true, plain: String::new() }
+        Self { text: raw.get(), at: 0, depth: 0, clean: true, plain: Vec::new() }
     }
 
     /// Refuses what stands after the value.
@@ -132,50 +132,55 @@ impl<'a> Reader<'a> {
     /// Takes a string: from the text, or, if there were escapes in it, in `plain`.
     fn string(&mut self) -> Result<Option<&'a str>> {
         self.take(b'"')?;
+        let bytes = self.text.as_bytes();
         let mut start = self.at;
         if self.to_mark()? == b'"' {
             self.at += 1;
             return Ok(Some(&self.text[start..self.at - 1]));
         }
-        // Not within `self`, where each step would have to leave it in order.
-        let mut plain = std::mem::take(&mut self.plain);
-        plain.clear();
+        self.plain.clear();
         loop {
-            plain.push_str(&self.text[start..self.at]);
-            match self.text.as_bytes().get(self.at + 1).ok_or(Refused)? {
-                b'n' => plain.push('\n'),
-                b'"' => plain.push('"'),
-                b'\\' => plain.push('\\'),
-                b't' => plain.push('\t'),
-                b'/' => plain.push('/'),
-                b'r' => plain.push('\r'),
-                b'b' => plain.push('\u{8}'),
-                b'f' => plain.push('\u{c}'),
-                b'u' => plain.push(self.wide()?),
+            self.plain.extend_from_slice(&bytes[start..self.at]);
+            let plain = match bytes.get(self.at + 1).ok_or(Refused)? {
+                b'n' => b'\n',
+                b't' => b'\t',
+                b'r' => b'\r',
+                b'b' => 8,
+                b'f' => 12,
+                plain @ (b'"' | b'\\' | b'/') => *plain,
+                b'u' => {
+                    let wide = self.wide()?;
+                    self.plain.extend_from_slice(wide.encode_utf8(&mut [0; 4]).as_bytes());
+                    start = self.at;
+                    if self.to_mark()? == b'"' {
+                        break;
+                    }
+                    continue;
+                }
                 _ => return Err(Refused),
-            }
+            };
+            self.plain.push(plain);
             self.at += 2;
             start = self.at;
             if self.to_mark()? == b'"' {
-                plain.push_str(&self.text[start..self.at]);
-                self.at += 1;
-                self.plain = plain;
-                return Ok(None);
+                break;
             }
         }
+        self.plain.extend_from_slice(&bytes[start..self.at]);
+        self.at += 1;
+        Ok(None)
     }
 
-    /// The character of an escape of one unit, or two; leaves two bytes of it.
+    /// Takes an escape of one unit, or two, and gives its character.
     fn wide(&mut self) -> Result<char> {
         let mut code = self.unit()?;
-        self.at += 4;
+        self.at += 6;
         if (0xd800..0xdc00).contains(&code) {
-            if !self.text.as_bytes()[self.at + 2..].starts_with(b"\\u") {
+            if !self.text.as_bytes()[self.at..].starts_with(b"\\u") {
                 return Err(Refused);
             }
-            self.at += 2;
             let low = self.unit()?.checked_sub(0xdc00).filter(|low| *low < 0x400).ok_or(Refused)?;
-            self.at += 4;
+            self.at += 6;
             code = 0x1_0000 + ((code - 0xd800) << 10 | low);
         }
         char::from_u32(code).ok_or(Refused)
@@ -293,7 +298,8 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
         match self.next()? {
             b'"' => match self.string()? {
                 Some(text) => visitor.visit_borrowed_str(text),
-                None => visitor.visit_str(&self.plain),
+                // It was a text, piece by piece; to say so again costs less than to build a text.
+                None => visitor.visit_str(simdutf8::basic::from_utf8(&self.plain).map_err(|_| Refused)?),
             },
             b'{' => self.within(b'}', |inside| visitor.visit_map(inside)),
             b'[' => self.within(b']', |inside| visitor.visit_seq(inside)),
