@@ -7,6 +7,7 @@ mod answer;
 mod boundary;
 mod budget;
 mod canonical;
+mod concat;
 mod cuts;
 mod encoder;
 mod environment;

@@ -96,7 +96,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Goes to the next quote or backslash of a string, and says which.
-    fn to_mark(&mut self) -> Result<u8> {
+    fn go_to_mark(&mut self) -> Result<u8> {
         let rest = &self.text.as_bytes()[self.at..];
         let length = memchr::memchr2(b'"', b'\\', rest).ok_or(Refused)?;
         if !self.clean && has_control(&rest[..length]) {
@@ -109,7 +109,7 @@ impl<'a> Reader<'a> {
     /// Takes a string's opening quote, and skips to behind its closing one.
     fn skip_string(&mut self) -> Result<()> {
         self.take(b'"')?;
-        while self.to_mark()? == b'\\' {
+        while self.go_to_mark()? == b'\\' {
             self.at += match self.text.as_bytes().get(self.at + 1) {
                 Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => 2,
                 Some(b'u') => {
@@ -134,7 +134,7 @@ impl<'a> Reader<'a> {
         self.take(b'"')?;
         let bytes = self.text.as_bytes();
         let mut start = self.at;
-        if self.to_mark()? == b'"' {
+        if self.go_to_mark()? == b'"' {
             self.at += 1;
             return Ok(Some(&self.text[start..self.at - 1]));
         }
@@ -152,7 +152,7 @@ impl<'a> Reader<'a> {
                     let wide = self.wide()?;
                     self.plain.extend_from_slice(wide.encode_utf8(&mut [0; 4]).as_bytes());
                     start = self.at;
-                    if self.to_mark()? == b'"' {
+                    if self.go_to_mark()? == b'"' {
                         break;
                     }
                     continue;
@@ -162,7 +162,7 @@ impl<'a> Reader<'a> {
             self.plain.push(plain);
             self.at += 2;
             start = self.at;
-            if self.to_mark()? == b'"' {
+            if self.go_to_mark()? == b'"' {
                 break;
             }
         }

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use minijinja::{Environment, Error, ErrorKind, Value};
 use serde_json::value::RawValue;
 
+use super::concat::apart;
 use super::encoder::LoadError;
 use super::environment::{NAME, Refusal, environment, source, syntax};
 use super::form::content_form;
@@ -182,12 +183,14 @@ impl Template {
 impl Program {
     fn compile(text: &str) -> Result<Self, Error> {
         let text = source(text);
+        let apart = apart(&text, syntax()?);
+        let quick = |fuel| environment(apart.clone(), fuel).or_else(|_| environment(text.clone(), fuel));
         Ok(Self {
             form: Form { content: content_form(&text, syntax()?), arguments_as_objects: true },
             continues: text.contains("content"),
             reads_clock: text.contains("strftime_now"),
-            small: environment(text.clone(), FUEL)?,
-            large: environment(text, MUCH_FUEL)?,
+            small: quick(FUEL)?,
+            large: quick(MUCH_FUEL)?,
         })
     }
 }
