@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use minijinja::value::{Enumerator, Object, Value, ValueKind};
+use minijinja::value::{Enumerator, Object, ObjectExt, Value, ValueKind};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
@@ -341,7 +341,7 @@ impl Node<'_> {
                 }
             }
         }
-        Ok(Value::from_pairs(pairs))
+        Ok(object(pairs))
     }
 
     /// A message's content in the template's form.
@@ -399,6 +399,41 @@ impl Node<'_> {
             _ => return Err(A::Error::custom("a part's type is not known")),
         };
         Ok(Value::from_object(Medium { modality, media: self.media.clone() }))
+    }
+}
+
+/// Keys of an object that is searched from its start on. minijinja does so, too, up to there.
+const FEW: usize = 12;
+
+/// An object of few keys, each once: to make a table of them takes longer than all that is looked up in it.
+#[derive(Debug)]
+struct Few(Vec<(Value, Value)>);
+
+impl Object for Few {
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        self.get_value_by_str(key.as_str()?)
+    }
+
+    fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Value> {
+        self.0.iter().find(|(name, _)| name.as_str() == Some(key)).map(|(_, value)| value.clone())
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        self.mapped_rev_key_value_enumerator(|few| Box::new(few.0.iter().cloned()))
+    }
+
+    fn enumerator_len(self: &Arc<Self>) -> Option<usize> {
+        Some(self.0.len())
+    }
+}
+
+/// A message's pairs as a value.
+fn object(pairs: Vec<(Value, Value)>) -> Value {
+    let twice = |at: usize| pairs[..at].iter().any(|(key, _)| *key == pairs[at].0);
+    if pairs.len() <= FEW && !(1..pairs.len()).any(twice) {
+        Value::from_object(Few(pairs))
+    } else {
+        Value::from_pairs(pairs)
     }
 }
 
