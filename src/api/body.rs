@@ -9,6 +9,8 @@ use std::ops::Range;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use crate::tokens::reader::Reader;
+
 /// A model's name and where its JSON string stands in the body (quotes included).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelName<'a> {
@@ -226,8 +228,11 @@ impl<'de> Visitor<'de> for FieldsVisitor {
 /// When it is not one JSON object; the message gives line and column.
 pub fn read(body: &[u8]) -> Result<Hints<'_>, serde_json::Error> {
     // One look at all bytes lets every value be taken out of the body without another.
-    let (fields, utf8) = match std::str::from_utf8(body) {
-        Ok(text) => (fields(serde_json::Deserializer::from_str(text), true)?, true),
+    let (fields, utf8) = match simdutf8::basic::from_utf8(body) {
+        Ok(text) => match fields_of(text) {
+            Some(fields) => (fields, true),
+            None => (fields(serde_json::Deserializer::from_str(text), true)?, true),
+        },
         Err(_) => (fields(serde_json::Deserializer::from_slice(body), false)?, false),
     };
     let options = fields.stream_options.map(|raw| range_of(body, raw));
@@ -243,6 +248,13 @@ pub fn read(body: &[u8]) -> Result<Hints<'_>, serde_json::Error> {
         user_id: fields.metadata.and_then(user_id),
         parts: fields.parts,
     })
+}
+
+/// The fields, if the quick reader takes the text.
+fn fields_of(text: &str) -> Option<Fields<'_>> {
+    let mut json = Reader::new(text);
+    let fields = json.deserialize_map(FieldsVisitor { parts: true }).ok()?;
+    json.end().ok().map(|()| fields)
 }
 
 fn fields<'a, R: serde_json::de::Read<'a>>(

@@ -5,8 +5,6 @@
 //! enough to judge replicas by; what is told of matches comes from the index alone.
 use std::ops::Range;
 
-use memchr::memmem;
-
 use super::encoder::{chat_bytes, value_bytes};
 use super::prompt::{Chat, Content, Messages, Prompt};
 
@@ -40,7 +38,7 @@ fn bytes(chat: &Chat<'_>) -> Option<(usize, usize)> {
 /// writing of it, nothing is found. Reads the list from its end, no further than that message.
 fn in_json(json: &[u8]) -> Option<Range<usize>> {
     let (mut end, mut next) = (json.len(), None);
-    while let Some(at) = memmem::rfind(&json[..end], br#""role""#) {
+    while let Some(at) = last_role(&json[..end]) {
         end = at;
         let before = json[..at].trim_ascii_end();
         if before.ends_with(b"\\") {
@@ -57,6 +55,12 @@ fn in_json(json: &[u8]) -> Option<Range<usize>> {
         next = Some(before.len() - 1);
     }
     None
+}
+
+/// Where the last `"role"` begins. By its last quote, which is searched for in steps of a vector; words are not, backwards.
+fn last_role(json: &[u8]) -> Option<usize> {
+    const ROLE: &[u8] = br#""role""#;
+    memchr::memrchr_iter(b'"', json).find(|&at| json[..=at].ends_with(ROLE)).map(|at| at + 1 - ROLE.len())
 }
 
 #[cfg(test)]

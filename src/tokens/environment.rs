@@ -2,7 +2,7 @@
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior};
 
-use super::{python, strftime};
+use super::{concat, python, strftime};
 
 /// The name of the one template in an environment.
 pub(super) const NAME: &str = "chat_template";
@@ -29,6 +29,7 @@ pub(super) fn environment(source: String, fuel: u64) -> Result<Environment<'stat
     env.add_filter("tojson", python::tojson);
     env.add_filter("string", python::string);
     env.add_filter("trim", python::trim);
+    env.add_filter(concat::ONLY_TEXT, concat::only_text);
     env.add_function("strftime_now", strftime::now);
     env.add_function("raise_exception", |message: String| -> Result<String, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, "refused").with_source(Refusal(message)))

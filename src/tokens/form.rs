@@ -2,7 +2,7 @@
 //!
 //! By the rule of vLLM (`_detect_content_format`, 0.10 to 0.32): parts, where the template loops over
 //! `message.content` of a message that it took out of `messages` by a loop; else one text.
-use minijinja::machinery::ast::{Expr, ForLoop, Stmt};
+use minijinja::machinery::ast::{Expr, Stmt};
 use minijinja::machinery::parse;
 use minijinja::syntax::SyntaxConfig;
 
@@ -12,7 +12,15 @@ use super::messages::ContentForm;
 pub(super) fn content_form(source: &str, syntax: SyntaxConfig) -> ContentForm {
     let Ok(root) = parse(source, "chat_template", syntax) else { return ContentForm::Text };
     let (mut loops, mut sets) = (Vec::new(), Vec::new());
-    walk(&root, &mut loops, &mut sets);
+    each(&root, &mut |stmt| match stmt {
+        Stmt::ForLoop(each) => loops.push(each),
+        Stmt::Set(set) => {
+            if let Expr::Var(target) = &set.target {
+                sets.push((target.id, &set.expr));
+            }
+        }
+        _ => {}
+    });
 
     // Names for `messages`, or for a part of it.
     let mut lists = vec!["messages"];
@@ -55,9 +63,10 @@ fn names(expr: &Expr<'_>, variable: &str, key: Option<&str>) -> bool {
     }
 }
 
-/// Collects all loops, and all sets of one name, in their order.
-fn walk<'t, 's>(stmt: &'t Stmt<'s>, loops: &mut Vec<&'t ForLoop<'s>>, sets: &mut Vec<(&'s str, &'t Expr<'s>)>) {
-    let mut all = |list: &'t [Stmt<'s>]| list.iter().for_each(|stmt| walk(stmt, loops, sets));
+/// Calls `with` with each statement, in their order.
+pub(super) fn each<'t, 's>(stmt: &'t Stmt<'s>, with: &mut impl FnMut(&'t Stmt<'s>)) {
+    with(stmt);
+    let mut all = |list: &'t [Stmt<'s>]| list.iter().for_each(|stmt| each(stmt, with));
     match stmt {
         Stmt::Template(template) => all(&template.children),
         Stmt::IfCond(cond) => {
@@ -71,13 +80,8 @@ fn walk<'t, 's>(stmt: &'t Stmt<'s>, loops: &mut Vec<&'t ForLoop<'s>>, sets: &mut
         Stmt::Macro(block) => all(&block.body),
         Stmt::CallBlock(block) => all(&block.macro_decl.body),
         Stmt::ForLoop(each) => {
-            loops.push(each);
-            each.body.iter().chain(&each.else_body).for_each(|stmt| walk(stmt, loops, sets));
-        }
-        Stmt::Set(set) => {
-            if let Expr::Var(target) = &set.target {
-                sets.push((target.id, &set.expr));
-            }
+            all(&each.body);
+            all(&each.else_body);
         }
         _ => {}
     }

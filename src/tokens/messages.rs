@@ -7,12 +7,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use minijinja::value::{Enumerator, Object, Value, ValueKind};
+use minijinja::value::{Enumerator, Object, ObjectExt, Value, ValueKind};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::prompt::Messages;
 use super::python::MAX_DEPTH;
+use super::reader::Reader;
 
 /// How a template reads a message's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,17 +64,21 @@ pub(super) fn messages(
 ) -> Result<Vec<Value>, serde_json::Error> {
     let node = |at| Node { at, depth: 0, form, media };
     match messages {
-        Messages::Raw(raw) => {
-            let mut json = serde_json::Deserializer::from_str(raw.get());
-            List(node(At::Message)).deserialize(&mut json)
-        }
+        Messages::Raw(raw) => read(List(node(At::Message)), raw),
         Messages::Built(built) => built.iter().map(|message| node(At::Message).deserialize(message)).collect(),
     }
 }
 
 /// Any JSON as a value.
 pub(super) fn plain(raw: &RawValue) -> Result<Value, serde_json::Error> {
-    any(&mut serde_json::Deserializer::from_str(raw.get()))
+    let form = Form { content: ContentForm::Text, arguments_as_objects: false };
+    read(Node { at: At::Plain, depth: 0, form, media: &Arc::default() }, raw)
+}
+
+/// Reads a value, quickly if that can be.
+fn read<'de, S: DeserializeSeed<'de> + Copy>(seed: S, raw: &'de RawValue) -> Result<S::Value, serde_json::Error> {
+    let quick = seed.deserialize(&mut Reader::of(raw));
+    quick.or_else(|_| seed.deserialize(&mut serde_json::Deserializer::from_str(raw.get())))
 }
 
 /// Tools as values, each with the keys that vLLM's request has, in their order (`FunctionDefinition`, 0.22 to 0.32): a
@@ -81,7 +86,7 @@ pub(super) fn plain(raw: &RawValue) -> Result<Value, serde_json::Error> {
 pub(super) fn tools(raw: &RawValue) -> Result<Value, serde_json::Error> {
     let form = Form { content: ContentForm::Text, arguments_as_objects: false };
     let node = Node { at: At::Tools, depth: 0, form, media: &Arc::default() };
-    node.deserialize(&mut serde_json::Deserializer::from_str(raw.get()))
+    read(node, raw)
 }
 
 /// Puts pairs into the order of `fields`; those are there even where they came without a value, with their default.
@@ -98,10 +103,6 @@ fn in_order(mut pairs: Vec<(Value, Value)>, fields: &[(&str, Value)]) -> Vec<(Va
 
 /// A JSON tree as a value.
 pub(super) fn tree(json: &serde_json::Value) -> Result<Value, serde_json::Error> {
-    any(json)
-}
-
-fn any<'de, D: Deserializer<'de>>(json: D) -> Result<Value, D::Error> {
     let form = Form { content: ContentForm::Text, arguments_as_objects: false };
     Node { at: At::Plain, depth: 0, form, media: &Arc::default() }.deserialize(json)
 }
@@ -123,6 +124,7 @@ enum At {
 }
 
 /// A list of nodes, kept as a list.
+#[derive(Clone, Copy)]
 struct List<'a>(Node<'a>);
 
 impl<'de> DeserializeSeed<'de> for List<'_> {
@@ -339,7 +341,7 @@ impl Node<'_> {
                 }
             }
         }
-        Ok(Value::from_pairs(pairs))
+        Ok(object(pairs))
     }
 
     /// A message's content in the template's form.
@@ -397,6 +399,41 @@ impl Node<'_> {
             _ => return Err(A::Error::custom("a part's type is not known")),
         };
         Ok(Value::from_object(Medium { modality, media: self.media.clone() }))
+    }
+}
+
+/// Keys of an object that is searched from its start on. minijinja does so, too, up to there.
+const FEW: usize = 12;
+
+/// An object of few keys, each once: to make a table of them takes longer than all that is looked up in it.
+#[derive(Debug)]
+struct Few(Vec<(Value, Value)>);
+
+impl Object for Few {
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        self.get_value_by_str(key.as_str()?)
+    }
+
+    fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Value> {
+        self.0.iter().find(|(name, _)| name.as_str() == Some(key)).map(|(_, value)| value.clone())
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        self.mapped_rev_key_value_enumerator(|few| Box::new(few.0.iter().cloned()))
+    }
+
+    fn enumerator_len(self: &Arc<Self>) -> Option<usize> {
+        Some(self.0.len())
+    }
+}
+
+/// A message's pairs as a value.
+fn object(pairs: Vec<(Value, Value)>) -> Value {
+    let twice = |at: usize| pairs[..at].iter().any(|(key, _)| *key == pairs[at].0);
+    if pairs.len() <= FEW && !(1..pairs.len()).any(twice) {
+        Value::from_object(Few(pairs))
+    } else {
+        Value::from_pairs(pairs)
     }
 }
 

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use minijinja::{Environment, Error, ErrorKind, Value};
 use serde_json::value::RawValue;
 
+use super::concat::apart;
 use super::encoder::LoadError;
 use super::environment::{NAME, Refusal, environment, source, syntax};
 use super::form::content_form;
@@ -167,10 +168,10 @@ impl Template {
         let size = size(chat);
         let env = if size <= SMALL { &program.small } else { &program.large };
         let most = size.saturating_mul(MOST_TIMES).saturating_add(MOST_MORE);
-        let mut out = Out { bytes: Vec::with_capacity(size + size / 8 + 1024), most, media: &media };
+        let mut out = Out { text: String::with_capacity(size + size / 8 + 1024), most, media: &media };
         let template = env.get_template(NAME).map_err(|e| error(&e))?;
         template.render_captured_to(Value::from_pairs(context), &mut out).map_err(|e| error(&e))?;
-        let mut text = String::from_utf8(out.bytes).map_err(failed)?;
+        let mut text = out.text;
         if let Some(last) = last {
             cut(&mut text, &last)?;
         }
@@ -182,12 +183,14 @@ impl Template {
 impl Program {
     fn compile(text: &str) -> Result<Self, Error> {
         let text = source(text);
+        let apart = apart(&text, syntax()?);
+        let quick = |fuel| environment(apart.clone(), fuel).or_else(|_| environment(text.clone(), fuel));
         Ok(Self {
             form: Form { content: content_form(&text, syntax()?), arguments_as_objects: true },
             continues: text.contains("content"),
             reads_clock: text.contains("strftime_now"),
-            small: environment(text.clone(), FUEL)?,
-            large: environment(text, MUCH_FUEL)?,
+            small: quick(FUEL)?,
+            large: quick(MUCH_FUEL)?,
         })
     }
 }
@@ -341,18 +344,19 @@ fn error(e: &Error) -> TemplateError {
 
 /// A bounded output that says how far it is.
 struct Out<'a> {
-    bytes: Vec<u8>,
+    text: String,
     most: usize,
     media: &'a Media,
 }
 
 impl io::Write for &mut Out<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.bytes.len() + bytes.len() > self.most {
+        if self.text.len() + bytes.len() > self.most {
             return Err(io::Error::other("the rendered text is too long"));
         }
-        self.bytes.extend_from_slice(bytes);
-        self.media.written.store(self.bytes.len(), Ordering::Relaxed);
+        // It only ever gets whole texts.
+        self.text.push_str(simdutf8::basic::from_utf8(bytes).map_err(io::Error::other)?);
+        self.media.written.store(self.text.len(), Ordering::Relaxed);
         Ok(bytes.len())
     }
 

@@ -2,15 +2,19 @@
 //!
 //! It reads `tokenizer.json` as the `tokenizers` library writes it, and keeps to what Python `transformers` does with
 //! such a file: neither truncates nor pads. One instance serves all threads.
-use std::cell::RefCell;
+use std::borrow::Cow;
 use std::path::Path;
 
-use tokenizers::pipeline::{EncodeOptions, Override, PipelineToken, PipelineTokenizer};
+use tokenizers::pipeline::{
+    Model, PipelineModel, PipelineNormalizer, PipelineToken, PipelineTokenizer, PreTokenizer, PreTokenizerScratch,
+    Segment, Span, SpecialSegmentIterator, normalize_all,
+};
 
 use super::cuts::CutPoints;
 use super::encoder::LoadError;
+use super::pool::Pool;
 
-/// Tokens that a thread's buffer may keep room for between two calls (512 KiB).
+/// Tokens that a buffer may keep room for between two calls (512 KiB).
 const KEPT: usize = 128 * 1024;
 
 /// A text that the tokenizer can't encode; the text says why.
@@ -24,6 +28,18 @@ pub struct Tokenizer {
     cuts: CutPoints,
     prefix: Vec<u32>,
     suffix: Vec<u32>,
+    /// Whether its normalizers are forms of Unicode, and no others.
+    forms_only: bool,
+    scratches: Pool<Scratch>,
+}
+
+/// What encoding works with; the model's part remembers words.
+#[derive(Default)]
+struct Scratch {
+    model: <PipelineModel as Model>::Scratch,
+    split: PreTokenizerScratch,
+    words: Vec<Span>,
+    tokens: Vec<PipelineToken>,
 }
 
 impl std::fmt::Debug for Tokenizer {
@@ -61,7 +77,8 @@ impl Tokenizer {
         let frame = &inner.get_post_processor().single;
         let ids = |run: &[(PipelineToken, u8)]| run.iter().map(|(token, _)| token.id()).collect();
         let (prefix, suffix) = (ids(&frame.prefix), ids(&frame.suffix));
-        Ok(Self { inner, cuts, prefix, suffix })
+        let forms_only = inner.get_normalizers().iter().all(is_form);
+        Ok(Self { inner, cuts, prefix, suffix, forms_only, scratches: Pool::default() })
     }
 
     /// Appends the ids of `text` to `out`; with `add_special_tokens` between [`Tokenizer::prefix`] and
@@ -70,27 +87,61 @@ impl Tokenizer {
     /// # Errors
     /// When the tokenizer's model can't take the text, such as one without an unknown token that lacks a byte.
     pub fn encode(&self, text: &str, add_special_tokens: bool, out: &mut Vec<u32>) -> Result<(), EncodeError> {
-        thread_local! {
-            static TOKENS: RefCell<Vec<PipelineToken>> = const { RefCell::new(Vec::new()) };
+        self.scratches.with(
+            || Scratch { model: self.inner.get_model().init_scratch(), ..Scratch::default() },
+            |scratch| {
+                scratch.tokens.clear();
+                self.encode_into(text, scratch).map_err(|e| EncodeError(e.to_string()))?;
+                let tokens = &mut scratch.tokens;
+                let (prefix, suffix) =
+                    if add_special_tokens { (&*self.prefix, &*self.suffix) } else { (&[][..], &[][..]) };
+                out.reserve(prefix.len() + tokens.len() + suffix.len());
+                out.extend_from_slice(prefix);
+                out.extend_from_slice(PipelineToken::cast_slice(tokens));
+                out.extend_from_slice(suffix);
+                tokens.shrink_to(KEPT);
+                Ok(())
+            },
+        )
+    }
+
+    /// What the library's own `encode_into` does, step by step, but for what makes no difference: forms of Unicode are
+    /// asked only about what is not ASCII.
+    fn encode_into(&self, text: &str, scratch: &mut Scratch) -> tokenizers::Result<()> {
+        let (added, normalizers) = (self.inner.get_added_vocabulary(), self.inner.get_normalizers());
+        for segment in SpecialSegmentIterator::new(text, added, false, false) {
+            let (text, offset) = match segment {
+                Segment::SpecialToken(token) => {
+                    scratch.tokens.push(token.into());
+                    continue;
+                }
+                Segment::Text { text, input_offset } => (text, input_offset),
+            };
+            let text = if self.forms_only && has_form(normalizers, text) {
+                Cow::Borrowed(text)
+            } else {
+                normalize_all(normalizers, text, offset)?
+            };
+            for segment in SpecialSegmentIterator::new(&text, added, true, false) {
+                match segment {
+                    Segment::SpecialToken(token) => scratch.tokens.push(token.into()),
+                    Segment::Text { text, .. } => self.encode_plain(text, scratch)?,
+                }
+            }
         }
-        // The frame is added here: the library would go a slower way, which copies the text.
-        let options = EncodeOptions {
-            add_special_tokens: false,
-            encode_special_tokens: false,
-            padding: Override::Off,
-            truncation: Override::Off,
-        };
-        TOKENS.with_borrow_mut(|tokens| {
-            tokens.clear();
-            self.inner.encode_into(text, &options, tokens).map_err(|e| EncodeError(e.to_string()))?;
-            let (prefix, suffix) = if add_special_tokens { (&*self.prefix, &*self.suffix) } else { (&[][..], &[][..]) };
-            out.reserve(prefix.len() + tokens.len() + suffix.len());
-            out.extend_from_slice(prefix);
-            out.extend_from_slice(PipelineToken::cast_slice(tokens));
-            out.extend_from_slice(suffix);
-            tokens.shrink_to(KEPT);
-            Ok(())
-        })
+        Ok(())
+    }
+
+    /// Encodes a normalized text without added tokens.
+    fn encode_plain(&self, text: &str, scratch: &mut Scratch) -> tokenizers::Result<()> {
+        if u32::try_from(text.len()).is_err() {
+            return Err("the text is too long".into());
+        }
+        let Scratch { model, split, words, tokens } = scratch;
+        words.clear();
+        self.inner.get_pre_tokenizer().pre_tokenize(text, split, words)?;
+        tokens.reserve(words.len());
+        self.inner.get_model().tokenize_spans(text, words, model, tokens)
     }
 
     /// Ids that `add_special_tokens` puts before a text.
@@ -107,6 +158,34 @@ impl Tokenizer {
     pub fn cut_points(&self) -> &CutPoints {
         &self.cuts
     }
+}
+
+/// Whether a normalizer is a form of Unicode: it leaves ASCII as it is, and what stands on both sides of it apart.
+fn is_form(normalizer: &PipelineNormalizer) -> bool {
+    use PipelineNormalizer::{NFC, NFD, NFKC, NFKD};
+    matches!(normalizer, NFC(_) | NFD(_) | NFKC(_) | NFKD(_))
+}
+
+/// Whether forms of Unicode leave a text as it is, for all that can be told without a tour through all of it: they are
+/// asked about each run of characters that are not ASCII.
+fn has_form(forms: &[PipelineNormalizer], text: &str) -> bool {
+    let mut rest = text;
+    while let Some(start) = not_ascii(rest.as_bytes()) {
+        let run = &rest[start..];
+        let (run, after) = run.split_at(run.bytes().position(|byte| byte.is_ascii()).unwrap_or(run.len()));
+        if !matches!(normalize_all(forms, run, 0), Ok(Cow::Borrowed(_))) {
+            return false;
+        }
+        rest = after;
+    }
+    true
+}
+
+/// Where the first byte stands that is not ASCII.
+fn not_ascii(text: &[u8]) -> Option<usize> {
+    const STEP: usize = 64;
+    let ascii = text.chunks(STEP).take_while(|step| step.is_ascii()).count() * STEP;
+    text.get(ascii..)?.iter().position(|byte| !byte.is_ascii()).map(|at| ascii + at)
 }
 
 #[cfg(test)]

@@ -286,3 +286,23 @@ fn deep_nesting_is_refused_and_does_not_overflow() {
     };
     assert!(matches!(template.render(&chat), Err(TemplateError::Failed(_))));
 }
+
+#[test]
+fn a_message_is_an_object_whatever_its_keys() {
+    let template = "{% for m in messages %}{{ m is mapping }} {{ m|length }} {{ m|list }} {{ m|items|list }} {{ m.items()|list }} {{ m|tojson }} \
+                    {{ m == messages[0] }} {{ 'role' in m }} {{ 'x' in m }} {{ m.x is defined }} {{ m['role'] }} {{ m.get('y', 'no') }} {{ m }} \
+                    {{ m.keys()|list }} {{ m|dictsort }} {{ dict(m, z=1) }}\n{% endfor %}";
+    let few = r#"{"role":"user","content":"a","x":[1]}"#;
+    let many: Vec<String> = (0..20).map(|at| format!(r#""k{at}":{at}"#)).collect();
+    // The same with a key that comes twice, which makes it another kind of object to us.
+    let twice = r#"{"role":"system","content":"a","x":2,"role":"user","x":[1]}"#;
+    let many = format!(r#"{{"role":"user","content":"a","x":[1],{}}}"#, many.join(","));
+    let text = text(template, &format!("[{few},{twice},{many}]"));
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], lines[1]);
+    assert!(
+        lines[0].starts_with("True 3 ['role', 'content', 'x'] [('role', 'user'), ('content', 'a'), ('x', [1])] "),
+        "{text}"
+    );
+    assert!(lines[2].starts_with("True 23 ['role', 'content', 'x', 'k0'"), "{text}");
+}

@@ -122,6 +122,26 @@ proptest! {
     #![proptest_config(ProptestConfig { rng_seed: proptest::test_runner::RngSeed::Fixed(11), failure_persistence: None, ..ProptestConfig::with_cases(256) })]
 
     #[test]
+    fn it_gives_what_the_library_gives(parts in prop::collection::vec(prop_oneof![
+        Just("<|begin|>"), Just("<|end|>"), Just("<|END|>"), Just("<pad>"), Just(" "), Just("hello "), Just("\u{301}"), Just("e\u{301}"), Just("\u{308}\u{323}"),
+        Just("\u{e9}"), Just("\u{212b}"), Just("\u{37e}"), Just("ﬁ"), Just("\u{1100}\u{1161}"), Just("\u{11a8}"), Just("世界"), Just("👩\u{200d}👩"), Just("<|end\u{ff5c}>"),
+        Just("words and words and words and words and words and words and words, more than a step of them"),
+    ], 0..12)) {
+        let text = parts.concat();
+        for tokenizer in normalizing() {
+            let options = tokenizers::pipeline::EncodeOptions {
+                add_special_tokens: false,
+                encode_special_tokens: false,
+                padding: tokenizers::pipeline::Override::Off,
+                truncation: tokenizers::pipeline::Override::Off,
+            };
+            let mut wanted = Vec::new();
+            tokenizer.inner.encode_into(&text, &options, &mut wanted).unwrap();
+            prop_assert_eq!(ids(tokenizer, &text), PipelineToken::cast_slice(&wanted), "{:?}", &text);
+        }
+    }
+
+    #[test]
     fn pieces_encode_to_the_ids_of_the_whole(parts in prop::collection::vec(prop_oneof![
         Just("<|begin|>"), Just("<|end|>"), Just("<|call|>"), Just("<think>"), Just("<pad>"), Just(" "), Just("\n\n"),
         Just("<|"), Just("begin|>"), Just("e"), Just("\u{301}"), Just("世界"), Just("hello"), Just("it's 12"), Just("👩‍👩‍👧"), Just("\u{0}"),
@@ -135,6 +155,42 @@ proptest! {
             from = cut;
         }
         prop_assert_eq!(pieces, ids(tokenizer, &text));
+    }
+}
+
+/// The small tokenizer with other normalizers, and a token that is looked for after them.
+fn normalizing() -> &'static [Tokenizer] {
+    static ALL: std::sync::LazyLock<Vec<Tokenizer>> = std::sync::LazyLock::new(|| {
+        let all = [
+            r#"{"type": "NFC"}"#,
+            r#"{"type": "NFKD"}"#,
+            r#"{"type": "Sequence", "normalizers": [{"type": "NFKC"}, {"type": "NFD"}]}"#,
+            r#"{"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Lowercase"}]}"#,
+            "null",
+        ];
+        let with = |json: &mut serde_json::Value, normalizer: &str| {
+            json["normalizer"] = serde_json::from_str(normalizer).unwrap();
+            json["added_tokens"][1]["normalized"] = true.into();
+        };
+        all.iter().map(|normalizer| changed(|json| with(json, normalizer))).collect()
+    });
+    &ALL
+}
+
+#[test]
+fn forms_are_asked_only_where_they_may_change_something() {
+    let forms: Vec<bool> = normalizing().iter().map(|tokenizer| tokenizer.forms_only).collect();
+    assert_eq!(forms, [true, true, true, false, true]);
+    let nfc = normalizing()[0].inner.get_normalizers();
+    for (text, has) in [
+        ("", true),
+        ("plain", true),
+        ("gr\u{fc}n, 世界", true),
+        ("e\u{301}", false),
+        ("\u{212b}", false),
+        ("a\u{301}", false),
+    ] {
+        assert_eq!(has_form(nfc, &format!("{}{text}{}", "a ".repeat(100), " z".repeat(100))), has, "{text:?}");
     }
 }
 
