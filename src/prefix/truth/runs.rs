@@ -80,6 +80,12 @@ impl Run {
         &self.holders
     }
 
+    /// One of its hashes: the last one, most often, which needs no other line.
+    pub(super) fn hash(&self, offset: u32) -> u64 {
+        let offset = offset as usize;
+        if offset + 1 == self.hashes.len() { self.last } else { self.hashes[offset] }
+    }
+
     /// How many leading blocks of `chain`, which begins with its first hash, it has. The last hash first, since equal
     /// there is equal before; then where other chains left it; else by bisection.
     pub(super) fn common(&self, chain: &[u64]) -> usize {
@@ -191,7 +197,7 @@ impl Runs {
         self.change(place.run, |run| {
             if run.hashes.capacity() - run.hashes.len() < new.len() {
                 // Little more than asked for: most runs grow a few times and then stay.
-                run.hashes.reserve_exact(new.len() + more + run.hashes.len() / 16);
+                run.hashes.reserve_exact(new.len() + more + run.hashes.len() / 8);
             }
             run.hashes.extend_from_slice(new);
             run.last = *last;
