@@ -1,6 +1,7 @@
 //! Prompts as chains of blocks, and who holds which: pure, like `routing`.
 //!
 //! `hash` makes the chains; `index` knows the replicas' caches by what was sent there, `truth` by what they tell.
+mod common;
 mod hash;
 mod index;
 mod slab;

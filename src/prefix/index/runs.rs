@@ -6,6 +6,7 @@ use std::ops::Index;
 
 use hashbrown::HashTable;
 
+use super::super::common::common;
 use super::slab::Slab;
 
 /// A replica that holds the first `cutoff` blocks of a run (at least one).
@@ -47,20 +48,9 @@ impl Run {
         self.holders.iter().position(|holder| holder.at == at).map(|seat| seat as u32)
     }
 
-    /// How many leading blocks of `chain`, which begins with its head, it has: the last hash first, since equal there
-    /// is equal before; else by bisection.
+    /// How many leading blocks of `chain`, which begins with its first hash, it has.
     pub(super) fn common(&self, chain: &[u64]) -> usize {
-        let len = self.hashes.len().min(chain.len());
-        let last = if len == self.hashes.len() { self.last } else { self.hashes[len - 1] };
-        if last == chain[len - 1] {
-            return len;
-        }
-        let (mut same, mut other) = (1, len - 1);
-        while same < other {
-            let middle = same + (other - same) / 2;
-            if self.hashes[middle] == chain[middle] { same = middle + 1 } else { other = middle }
-        }
-        same
+        common(&self.hashes, self.last, None, chain)
     }
 
     fn bytes(&self) -> usize {

@@ -67,6 +67,11 @@ impl Life {
         self.engine.bytes() + self.more.allocation_size() + self.again.allocation_size() + pages
     }
 
+    /// What its tables may grow by at most, beside what the blocks need that are stored.
+    pub(super) fn most_growth(&self) -> usize {
+        (self.engine.bytes() + self.more.allocation_size() + self.again.allocation_size()) * 9 / 8
+    }
+
     /// What its tables may grow by at most for so many blocks, whose keys these are, beside those.
     pub(super) fn growth(&self, blocks: usize, keys: impl Iterator<Item = u64>) -> usize {
         let more = if self.more.capacity() - self.more.len() < blocks { self.more.allocation_size() } else { 0 };

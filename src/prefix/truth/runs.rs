@@ -7,6 +7,7 @@ use std::ops::{Index, Range};
 
 use hashbrown::HashTable;
 
+use super::super::common::common;
 use super::super::slab::{NONE, Slab};
 use super::blocks::{self, Beyond};
 use super::table::MOST_OFFSETS;
@@ -80,30 +81,15 @@ impl Run {
         &self.holders
     }
 
-    /// How many leading blocks of `chain`, which begins with its first hash, it has. The last hash first, since equal
-    /// there is equal before; then where other chains left it; else by bisection.
+    /// One of its hashes: the last one, most often, which needs no other line.
+    pub(super) fn hash(&self, offset: u32) -> u64 {
+        let offset = offset as usize;
+        if offset + 1 == self.hashes.len() { self.last } else { self.hashes[offset] }
+    }
+
+    /// How many leading blocks of `chain`, which begins with its first hash, it has.
     pub(super) fn common(&self, chain: &[u64]) -> usize {
-        let len = self.hashes.len().min(chain.len());
-        let last = if len == self.hashes.len() { self.last } else { self.hashes[len - 1] };
-        if last == chain[len - 1] {
-            return len;
-        }
-        let (mut same, mut other) = (1, len - 1);
-        let fork = self.fork as usize;
-        if fork < other {
-            if self.hashes[fork] != chain[fork] {
-                other = fork;
-            } else if self.hashes[fork + 1] != chain[fork + 1] {
-                return fork + 1;
-            } else {
-                same = fork + 2;
-            }
-        }
-        while same < other {
-            let middle = same + (other - same) / 2;
-            if self.hashes[middle] == chain[middle] { same = middle + 1 } else { other = middle }
-        }
-        same
+        common(&self.hashes, self.last, Some(self.fork), chain)
     }
 
     fn bytes(&self) -> usize {
@@ -191,7 +177,7 @@ impl Runs {
         self.change(place.run, |run| {
             if run.hashes.capacity() - run.hashes.len() < new.len() {
                 // Little more than asked for: most runs grow a few times and then stay.
-                run.hashes.reserve_exact(new.len() + more + run.hashes.len() / 16);
+                run.hashes.reserve_exact(new.len() + more + run.hashes.len() / 8);
             }
             run.hashes.extend_from_slice(new);
             run.last = *last;

@@ -56,8 +56,10 @@ impl Truth {
         let each = BLOCK_BYTES + if small { pages::BYTES } else { 0 };
         let keys = || stored.hashes.iter().flat_map(|&hash| (0..parts).map(move |part| table::key(hash, part)));
         let fits = |truth: &Self| {
-            let growth = truth.runs.growth(blocks) + truth.lives[usize::from(life)].growth(blocks, keys());
-            truth.bytes() + each * blocks + growth <= truth.max_bytes
+            let life = &truth.lives[usize::from(life)];
+            let rest = truth.bytes() + each * blocks + truth.runs.growth(blocks);
+            // As a rule there is room for so much that the segments that would grow need not be counted.
+            rest + life.most_growth() <= truth.max_bytes || rest + life.growth(blocks, keys()) <= truth.max_bytes
         };
         fits(self) || {
             self.sweep(SWEPT_AT_ONCE);
@@ -69,37 +71,28 @@ impl Truth {
 impl Life {
     /// Stores engine's blocks of `parts` own ones each.
     fn give(&mut self, runs: &mut Runs, stored: &Stored<'_>, parts: usize) -> Result<usize, Unstored> {
+        // First of all, since this need not wait for the parent.
+        self.engine.warm(stored.hashes);
         let (parent, mut after) = match stored.parent {
             None => (stored.root, None),
             Some(hash) => {
                 let first = self.engine.get(table::key(hash, 0)).filter(|entry| !entry.is_void());
                 let last = first.and_then(|first| self.last_part(hash, &first)).ok_or(Unstored::UnknownParent)?;
                 let place = place_of(runs, &last);
-                (runs[place.run].hashes()[place.offset as usize], Some(place))
+                (runs[place.run].hash(place.offset), Some(place))
             }
         };
         let is_known = |life: &Self, hash: u64| life.engine.get(table::key(hash, 0)).is_some();
-        let count_unknown = |life: &Self, from: usize| {
-            let hashes = &stored.hashes[from / parts..];
-            from + hashes.iter().take_while(|&&hash| !is_known(life, hash)).count() * parts
-        };
-        // In own blocks: up to where the engine's hashes are not known. First of all, since this need not wait for the
-        // parent, and most of what an event costs is waiting for memory.
-        let mut unknown = count_unknown(self, 0);
         let own = chain(parent, stored, parts);
         let (mut at, mut new) = (0, 0);
         while at < own.len() {
-            if at == unknown {
-                unknown = count_unknown(self, at);
-            }
             let hash = stored.hashes[at / parts];
-            if at == unknown || at.is_multiple_of(parts) && is_known(self, hash) {
+            if at.is_multiple_of(parts) && is_known(self, hash) {
                 let last = self.give_again(runs, hash, &own[at..at + parts], stored.tier)?;
                 (at, after) = (at + parts, Some(last));
-                unknown = at;
                 continue;
             }
-            let (place, len) = runs.stretch(after, &own[at..unknown]);
+            let (place, len) = runs.stretch(after, &own[at..]);
             let holding = self.seat(runs, place);
             let entries = (at..at + len).zip(place.offset..).map(|(own, offset)| {
                 let (block, part) = (own / parts, own % parts);
