@@ -177,6 +177,21 @@ pub struct Counts {
     pub failed_replays: u64,
 }
 
+impl Counts {
+    /// What has come since, with the names that a metric's label has.
+    pub fn since(&self, before: &Self) -> [(&'static str, u64); 7] {
+        [
+            ("applied", self.applied - before.applied),
+            ("repeated", self.repeated - before.repeated),
+            ("gap", self.gaps - before.gaps),
+            ("lost", self.lost - before.lost),
+            ("restart", self.restarts - before.restarts),
+            ("replay", self.replays - before.replays),
+            ("failed_replay", self.failed_replays - before.failed_replays),
+        ]
+    }
+}
+
 /// The order of one rank's messages.
 #[derive(Debug)]
 pub struct Order<B> {
