@@ -111,6 +111,8 @@ families! {
         "KV events that could not be read, or do not concern the index, and blocks of events that it could not place (orphan: what comes before them is not known), by reason.";
     KV_LOSSES = "warmroute_kv_event_losses_total" Counter ["replica", "kind"]
         "Times that KV events were not whole any more: the socket closed (disconnected), the engine works and publishes nothing (silent), messages were missed that could not be sent again (late: before anyone listened; missed: no `replay`; replay_failed; replay_truncated), or could not be read (unreadable); and times that all was to come anew (restarted).";
+    KV_MESSAGES = "warmroute_kv_event_messages_total" Counter ["replica", "kind"]
+        "Messages with KV events, of one publisher: taken in their turn (`applied`), come again (`repeated`), lost for good (`lost`, also those from before anyone listened); and what their numbers showed: `gap`s, `restart`s, `replay`s asked for, and those of them that failed (`failed_replay`).";
     KV_STATE = "warmroute_kv_events_state" Gauge ["replica", "state"]
         "How well the replica's KV events are followed: `live` (the index is what the engine holds), `syncing`, `degraded` (messages were lost for good), `suspect` (the connection is down, or it may be another process), `off`. In all but the first, predictions count beside what is known. 1 for the present one.";
     BOUNDARY_BYTES = "warmroute_boundary_cache_bytes" Gauge ["pool"]

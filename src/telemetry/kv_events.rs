@@ -11,6 +11,7 @@ pub(super) struct KvEventFamilies {
     pub events: IntCounterVec,
     pub skipped: IntCounterVec,
     pub losses: IntCounterVec,
+    pub messages: IntCounterVec,
     pub state: IntGaugeVec,
 }
 
@@ -24,6 +25,7 @@ impl KvEventFamilies {
             cleared: events("cleared"),
             skipped: self.skipped.clone(),
             losses: self.losses.clone(),
+            messages: self.messages.clone(),
             state: self.state.clone(),
         }
     }
@@ -48,6 +50,7 @@ pub struct KvEventMetrics {
     pub cleared: IntCounter,
     skipped: IntCounterVec,
     losses: IntCounterVec,
+    messages: IntCounterVec,
     state: IntGaugeVec,
 }
 
@@ -62,6 +65,13 @@ impl KvEventMetrics {
     /// Something went missing: a fixed word.
     pub fn lost(&self, what: &str) {
         self.losses.with_label_values(&[&*self.replica, what]).inc();
+    }
+
+    /// What became of messages: a fixed word.
+    pub fn messages(&self, what: &str, count: u64) {
+        if count > 0 {
+            self.messages.with_label_values(&[&*self.replica, what]).inc_by(count);
+        }
     }
 
     /// How well they are followed now: one of `off`, `syncing`, `live`, `degraded`, `suspect`.

@@ -223,6 +223,7 @@ impl Metrics {
                 events: build!(r, IntCounterVec, KV_EVENTS),
                 skipped: build!(r, IntCounterVec, KV_SKIPPED),
                 losses: build!(r, IntCounterVec, KV_LOSSES),
+                messages: build!(r, IntCounterVec, KV_MESSAGES),
                 state: build!(r, IntGaugeVec, KV_STATE),
             },
             tokens: TokenFamilies {

@@ -1,4 +1,6 @@
 //! What engines say of their caches: sockets, order, loss, restarts; seen through `/explain` and metrics.
+mod kinds;
+
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -62,10 +64,24 @@ async fn losses(proxy: &Proxy, kind: &str) -> f64 {
     proxy.metric(&format!("warmroute_kv_event_losses_total{{kind=\"{kind}\",replica=\"r0\"}}")).await
 }
 
+async fn until_messages(proxy: &Proxy, kind: &str, count: f64) {
+    let selector = format!("warmroute_kv_event_messages_total{{kind=\"{kind}\",replica=\"r0\"}}");
+    wait_until(&format!("{count} {kind}"), PATIENCE, || async { proxy.metric(&selector).await == count }).await;
+}
+
+async fn skipped(proxy: &Proxy, replica: &str, reason: &str) -> f64 {
+    let selector = format!("warmroute_kv_events_skipped_total{{reason=\"{reason}\",replica=\"{replica}\"}}");
+    proxy.metric(&selector).await
+}
+
 /// Says of two blocks that they are there until a router knows: what comes before it has subscribed is lost.
 pub async fn publish_until_heard(publisher: &mut Publisher, proxy: &Proxy, prompt: u32) {
+    publish_until_heard_of("r0", publisher, proxy, prompt).await;
+}
+
+async fn publish_until_heard_of(replica: &str, publisher: &mut Publisher, proxy: &Proxy, prompt: u32) {
     let heard = async {
-        while matched(proxy, "r0", &body(prompt, 2)).await != 32 {
+        while matched(proxy, replica, &body(prompt, 2)).await != 32 {
             publisher.publish(json!([whole(prompt, 2)])).await;
         }
     };
@@ -133,6 +149,9 @@ async fn a_lost_event_is_noticed_and_asked_for_again() {
     until_matched(&proxy, "r0", &body(2, 2), 32).await;
     until_matched(&proxy, "r0", &body(3, 2), 32).await;
     until_state(&proxy, "r0", "live").await;
+    for (kind, count) in [("applied", 3.0), ("gap", 1.0), ("lost", 0.0)] {
+        until_messages(&proxy, kind, count).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -145,6 +164,7 @@ async fn where_nothing_is_sent_again_what_is_known_stays_and_predictions_count_b
     publisher.publish(json!([whole(3, 2)])).await;
     until_matched(&proxy, "r0", &body(3, 2), 32).await;
     until_state(&proxy, "r0", "degraded").await;
+    assert_eq!(losses(&proxy, "missed").await, 1.0);
     assert_eq!(matched(&proxy, "r0", &body(1, 2)).await, 32, "what is known stays");
     assert_eq!(matched(&proxy, "r0", &body(2, 2)).await, 0, "nobody heard of it");
 
@@ -157,6 +177,49 @@ async fn where_nothing_is_sent_again_what_is_known_stays_and_predictions_count_b
     // A cache that is empty is known whole.
     publisher.publish(json!([cleared()])).await;
     until_state(&proxy, "r0", "live").await;
+}
+
+/// It must neither take for the whole cache what it hears from then on, nor credit what it can't place.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_router_that_is_restarted_where_nothing_is_sent_again_knows_less_and_nothing_wrong() {
+    let mut publisher = Publisher::start(0).await;
+    let mocks = [Mock::fast()];
+    let config = Config::new(pool(&mocks, &[publisher.keys(false)]));
+    let proxy = Proxy::start(&config).await;
+    publish_until_heard(&mut publisher, &proxy, 1).await;
+    publisher.publish(json!([whole(2, 2)])).await;
+    until_matched(&proxy, "r0", &body(2, 2), 32).await;
+    drop(proxy);
+
+    publisher.publish(json!([removed(&hashes(1, 2)), whole(3, 2)])).await;
+    let proxy = Proxy::start(&config).await;
+    publish_until_heard(&mut publisher, &proxy, 4).await;
+    until_state(&proxy, "r0", "degraded").await;
+    assert_eq!(losses(&proxy, "late").await, 1.0);
+    for prompt in 1..=3 {
+        assert_eq!(matched(&proxy, "r0", &body(prompt, 2)).await, 0, "{prompt}");
+    }
+    // What continues a prompt of before has no place; the removal of one is nothing.
+    let next = stored(&[7], Some(hashes(2, 2)[1]), &tokens(2, 3)[32..]);
+    publisher.publish(json!([next, removed(&hashes(3, 2)), whole(5, 2)])).await;
+    until_matched(&proxy, "r0", &body(5, 2), 32).await;
+    assert_eq!(matched(&proxy, "r0", &body(2, 3)).await, 0);
+    assert_eq!(skipped(&proxy, "r0", "orphan").await, 1.0);
+
+    // Predictions count meanwhile, and what is stored anew.
+    let answer = proxy.exchange(&Request::post("/v1/completions", &body(2, 2))).await;
+    assert_eq!(answer.status(), 200, "{}", answer.text());
+    let ended = Instant::now();
+    wait_until("a second is over", PATIENCE, || async { ended.elapsed() > Duration::from_millis(1200) }).await;
+    assert_eq!(matched(&proxy, "r0", &body(2, 2)).await, 32, "predicted");
+    publisher.publish(json!([whole(1, 2)])).await;
+    until_matched(&proxy, "r0", &body(1, 2), 32).await;
+    publisher.publish(json!([cleared(), whole(3, 2)])).await;
+    until_state(&proxy, "r0", "live").await;
+    until_matched(&proxy, "r0", &body(3, 2), 32).await;
+    for prompt in [1, 2, 4, 5] {
+        assert_eq!(matched(&proxy, "r0", &body(prompt, 2)).await, 0, "{prompt}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -204,9 +267,8 @@ async fn a_bad_event_costs_itself_alone() {
     let unknown = json!({ "type": "BlockMoved", "from": 1 });
     publisher.publish(json!([unknown, 7, orphan, whole(1, 2), { "type": "BlockStored" }])).await;
     until_matched(&proxy, "r0", &body(1, 2), 32).await;
-    let skipped = |reason: &str| format!("warmroute_kv_events_skipped_total{{reason=\"{reason}\",replica=\"r0\"}}");
-    assert_eq!(proxy.metric(&skipped("orphan")).await, 1.0);
-    assert_eq!(proxy.metric(&skipped("unknown_event")).await, 1.0);
+    assert_eq!(skipped(&proxy, "r0", "orphan").await, 1.0);
+    assert_eq!(skipped(&proxy, "r0", "unknown_event").await, 1.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -12,7 +12,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use zeromq::{DealerSocket, Socket, SocketEvent, SocketRecv as _, SocketSend as _, SubSocket, ZmqMessage};
 
-use super::order::{Order, ReplayId, Settings};
+use super::order::{Counts, Order, ReplayId, Settings};
 use super::sink::{Pools, Sink};
 use super::wire;
 use crate::config::{EventSource, KvEvents};
@@ -145,6 +145,8 @@ struct Session {
     replica: Arc<Replica>,
     restarts: u32,
     order: Order<Bytes>,
+    /// What it has counted, as far as metrics have it.
+    counted: Counts,
     sink: Sink,
     clock: Clock,
     replay: Option<Replay>,
@@ -176,7 +178,8 @@ impl Session {
         sink.begin();
         let order = Order::new(Settings::new(source.replay.is_some()));
         let heard = (Instant::now(), replica.computed());
-        Self { restarts: replica.restarts(), source, replica, order, sink, clock, replay: None, heard }
+        let counted = Counts::default();
+        Self { restarts: replica.restarts(), source, replica, order, counted, sink, clock, replay: None, heard }
     }
 
     /// One connection, from its beginning to its end; whether there was one.
@@ -210,6 +213,7 @@ impl Session {
         }
         self.replay = None;
         self.order.disconnected(&mut self.sink);
+        self.count();
         true
     }
 
@@ -250,12 +254,21 @@ impl Session {
         }
     }
 
+    fn count(&mut self) {
+        let counts = self.order.counts();
+        for (what, count) in counts.since(&std::mem::replace(&mut self.counted, counts)) {
+            self.sink.messages(what, count);
+        }
+    }
+
     /// Does what the order has asked for, and what the pools have found.
     fn settle(&mut self) {
+        self.count();
         if self.sink.outlived {
             // The pools hold nothing of it any more, so all of it has to come again.
             self.sink.begin();
             self.replay = None;
+            self.counted = Counts::default();
             self.order = Order::new(Settings::new(self.source.replay.is_some()));
             self.order.subscribed(self.clock.now(), &mut self.sink);
         }

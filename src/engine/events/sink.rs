@@ -44,6 +44,11 @@ impl Sink {
         self.metrics.state(State::Syncing.as_str());
     }
 
+    /// What became of messages.
+    pub fn messages(&self, what: &str, count: u64) {
+        self.metrics.messages(what, count);
+    }
+
     fn follow(&self, following: Following) {
         self.pools.load().iter().for_each(|pool| pool.follow(self.replica.id(), following));
     }

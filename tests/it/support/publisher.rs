@@ -1,5 +1,6 @@
 //! An engine's publisher of KV events: a PUB socket, and a ROUTER that sends again what it still has.
 use std::collections::VecDeque;
+use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
 
 use super::{PATIENCE, within};
@@ -17,6 +18,8 @@ pub struct Publisher {
     replay: Option<AbortHandle>,
     /// Of its live messages.
     pub topic: &'static str,
+    /// The rank that it says it is.
+    pub rank: u32,
     pub port: u16,
     pub replay_port: u16,
 }
@@ -36,12 +39,26 @@ impl Publisher {
         Self::at(ports, keeps).await
     }
 
+    /// Those of two ranks, at neighbouring ports; they send nothing again.
+    pub async fn of_two_ranks() -> [Self; 2] {
+        loop {
+            let first = Self::start(0).await;
+            let next = first.port.checked_add(1).filter(|&port| TcpListener::bind(("127.0.0.1", port)).is_ok());
+            if let Some(port) = next {
+                let mut second = Self::at([port, 0], 0).await;
+                second.rank = 1;
+                return [first, second];
+            }
+        }
+    }
+
     async fn at([port, replay_port]: [u16; 2], keeps: usize) -> Self {
         let (mut socket, mut router) = (PubSocket::new(), RouterSocket::new());
         let bound = [bind(&mut socket, port).await, bind(&mut router, replay_port).await];
         let kept: Kept = Arc::default();
         let replay = tokio::spawn(serve_replay(router, kept.clone())).abort_handle();
-        Self { socket, next: 0, kept, keeps, replay: Some(replay), topic: "kv", port: bound[0], replay_port: bound[1] }
+        let [port, replay_port] = bound;
+        Self { socket, next: 0, kept, keeps, replay: Some(replay), topic: "kv", rank: 0, port, replay_port }
     }
 
     /// What a replica's configuration says of it.
@@ -63,7 +80,7 @@ impl Publisher {
 
     fn keep(&mut self, events: Value) -> ZmqMessage {
         let mut payload = Vec::new();
-        pack(&json!([1.5, events, 0]), &mut payload);
+        pack(&json!([1.5, events, self.rank]), &mut payload);
         let (sequence, payload) = (self.next, Bytes::from(payload));
         self.next += 1;
         let mut kept = self.kept.lock().expect("nobody panicked");

@@ -14,19 +14,18 @@
 //! - a live message below the last live one of the same connection, or below everything published before the
 //!   connection was made: publishers count upwards and don't repeat themselves;
 //! - a replay, asked from the last number known (so that one message comes again), that twice ends without what is
-//!   known to be published;
-//! - the process' start time, where something known is older.
+//!   known to be published.
 //!
-//! Only the last sees a restart that hides behind a dropped connection *and* has counted beyond the old number *and* can't
+//! None of these sees a restart that hides behind a dropped connection *and* has counted beyond the old number *and* can't
 //! be asked (no replay, or it no longer has the old number). Such an order is degraded, or suspect, or has met exactly
-//! the next number.
+//! the next number. What is learned of a restart beside messages (the process' start time, an address that refuses) is
+//! for the fleet to judge: the replica's life ends with it, and this order too.
 mod held;
 mod recent;
 mod replay;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::wire::published_at;
 use crate::routing::Tick;
 use held::Held;
 use recent::{Recent, Seen};
@@ -178,6 +177,21 @@ pub struct Counts {
     pub failed_replays: u64,
 }
 
+impl Counts {
+    /// What has come since, with the names that a metric's label has.
+    pub fn since(&self, before: &Self) -> [(&'static str, u64); 7] {
+        [
+            ("applied", self.applied - before.applied),
+            ("repeated", self.repeated - before.repeated),
+            ("gap", self.gaps - before.gaps),
+            ("lost", self.lost - before.lost),
+            ("restart", self.restarts - before.restarts),
+            ("replay", self.replays - before.replays),
+            ("failed_replay", self.failed_replays - before.failed_replays),
+        ]
+    }
+}
+
 /// The order of one rank's messages.
 #[derive(Debug)]
 pub struct Order<B> {
@@ -193,8 +207,8 @@ pub struct Order<B> {
     at_least: u64,
     held: Held<B>,
     recent: Recent,
-    /// When the oldest message that is still believed was published; seconds on the engine's clock.
-    since: Option<f64>,
+    /// Whether something of this process may be believed.
+    believes: bool,
     loss: Option<Why>,
     doubt: Option<Why>,
     replay: Replay,
@@ -215,7 +229,7 @@ impl<B: AsRef<[u8]>> Order<B> {
             at_least: 0,
             held: Held::new(settings.held_messages, settings.held_bytes),
             recent: Recent::default(),
-            since: None,
+            believes: false,
             loss: None,
             doubt: None,
             replay: Replay::default(),
@@ -269,15 +283,6 @@ impl<B: AsRef<[u8]>> Order<B> {
             if self.settings.replay {
                 self.catch_up(now, follower);
             }
-        }
-        self.tell(follower);
-    }
-
-    /// When the engine's process started, in seconds since 1970 on its own clock (`process_start_time_seconds`). May be
-    /// said as often as it is read.
-    pub fn process_started(&mut self, at: f64, now: Tick, follower: &mut impl Follower<B>) {
-        if self.since.is_some_and(|since| since < at) {
-            self.restart(now, follower);
         }
         self.tell(follower);
     }
@@ -351,7 +356,6 @@ impl<B: AsRef<[u8]>> Order<B> {
 
     /// Passes on the next message.
     fn apply(&mut self, hash: u64, message: B, follower: &mut impl Follower<B>) {
-        let at = published_at(message.as_ref());
         self.recent.remember(self.next, hash);
         if self.next == 0 {
             // Everything from the beginning on.
@@ -360,10 +364,10 @@ impl<B: AsRef<[u8]>> Order<B> {
         self.next = self.next.saturating_add(1);
         self.published = self.published.max(self.next);
         self.counts.applied += 1;
-        self.since = [self.since, at].into_iter().flatten().reduce(f64::min);
+        self.believes = true;
         match follower.apply(message) {
             Applied::Whole => {}
-            Applied::Cleared => (self.loss, self.since) = (None, at),
+            Applied::Cleared => self.loss = None,
             Applied::Lost => self.loss = Some(Why::Unreadable),
         }
     }
@@ -378,7 +382,7 @@ impl<B: AsRef<[u8]>> Order<B> {
     /// Gives up everything before a number.
     fn lose(&mut self, why: Why, until: u64) {
         // Nothing is believed yet, so nothing can be wrong.
-        let why = if self.since.is_none() { Why::Late } else { why };
+        let why = if self.believes { why } else { Why::Late };
         self.counts.lost += until.saturating_sub(self.next);
         self.loss = self.loss.filter(|&loss| loss != Why::Late).or(Some(why));
         self.next = self.next.max(until);
@@ -403,7 +407,7 @@ impl<B: AsRef<[u8]>> Order<B> {
     fn begin_anew(&mut self, follower: &mut impl Follower<B>) {
         follower.clear();
         self.next = 0;
-        self.since = None;
+        self.believes = false;
         self.held.clear();
     }
 

@@ -185,7 +185,7 @@ impl<B: AsRef<[u8]>> Order<B> {
             if self.replay.denials < DENIALS {
                 return self.catch_up(now, follower);
             }
-            if self.since.is_some() {
+            if self.believes {
                 return self.restart(now, follower);
             }
             return self.give_up(Why::ReplayTruncated, now, follower);

@@ -204,11 +204,6 @@ pub fn decode(payload: &[u8]) -> Result<Batch, Malformed> {
     Ok(batch)
 }
 
-/// When a payload was published, without reading the rest: seconds since 1970 on the engine's clock.
-pub fn published_at(payload: &[u8]) -> Option<f64> {
-    head(&mut Reader::new(payload)).ok().map(|(_, at)| at)
-}
-
 /// A batch's number of fields, and its time.
 fn head(reader: &mut Reader<'_>) -> Result<(usize, f64), Malformed> {
     let Value::Array(fields @ 2..) = reader.value()? else { return Err(Malformed) };

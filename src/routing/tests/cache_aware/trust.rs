@@ -124,6 +124,33 @@ fn a_cache_that_is_smaller_than_believed_is_found_out() {
     }
 }
 
+/// As much as is told, and no more; that it is told again meanwhile neither helps nor hinders.
+#[test]
+fn what_is_assumed_grows_back_to_what_is_told_once_errors_end() {
+    let mut world = World::new(400);
+    world.run(2_000);
+    let mut before = world.assumed();
+    assert!(before.iter().all(|&assumed| assumed < BELIEVED / 3), "{before:?}");
+    world.keep(BELIEVED);
+    let told: Vec<_> = (0..REPLICAS)
+        .map(|at| Member { cache_tokens: (BELIEVED * BLOCK_TOKENS) as u64, ..member(format!("replica-{at}"), 1) })
+        .collect();
+    let mut rounds = 0;
+    while world.assumed() != [BELIEVED; REPLICAS] {
+        let missing = world.run(1_000);
+        world.router.set_members(told.clone());
+        let now = world.assumed();
+        assert!(missing < 0.01 && now.iter().zip(&before).all(|(now, before)| now >= before), "{before:?}, {now:?}");
+        assert!(now.iter().all(|&assumed| assumed <= BELIEVED), "{now:?}");
+        (before, rounds) = (now, rounds + 1);
+        assert!(rounds < 40, "{before:?} after {rounds} thousand requests without an error");
+    }
+    // It took its time, and it stays.
+    assert!(rounds > 4, "{rounds}");
+    world.run(2_000);
+    assert_eq!(world.assumed(), [BELIEVED; REPLICAS]);
+}
+
 #[test]
 fn a_cache_of_the_size_believed_is_left_alone() {
     for keep in [BELIEVED, 2 * BELIEVED] {

@@ -31,8 +31,6 @@ pub enum Change {
 pub struct Engine {
     /// Counts restarts.
     pub life: u32,
-    /// When this life began; seconds.
-    pub started: f64,
     /// Blocks that it holds, with their parents; oldest use first.
     pub cache: Vec<(u64, Option<u64>)>,
     capacity: usize,
@@ -46,11 +44,11 @@ pub struct Engine {
 impl Engine {
     pub fn new(capacity: usize, ring_size: usize) -> Self {
         let (cache, published, ring) = (Vec::new(), Vec::new(), VecDeque::new());
-        Self { life: 0, started: 0.0, cache, capacity, published, ring, ring_size }
+        Self { life: 0, cache, capacity, published, ring, ring_size }
     }
 
-    pub fn restart(&mut self, now: f64) {
-        *self = Self { life: self.life + 1, started: now, ..Self::new(self.capacity, self.ring_size) };
+    pub fn restart(&mut self) {
+        *self = Self { life: self.life + 1, ..Self::new(self.capacity, self.ring_size) };
     }
 
     /// One step of the scheduler: a prompt is served and what it changes is published. `None` where nothing changes.

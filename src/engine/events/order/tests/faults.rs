@@ -12,6 +12,7 @@
 //! - it never took anything for a restart that was none.
 //!
 //! Where the process' start time isn't known (in a quarter of the worlds) a restart may stay unseen, as `order` says.
+//! Elsewhere the fleet learns of it, and begins anew with an order that knows nothing.
 use std::collections::VecDeque;
 
 use fastrand::Rng;
@@ -52,6 +53,10 @@ struct World {
     ring_reaches: bool,
     /// Whether the process' start time is known.
     start_known: bool,
+    /// The life that it was last told of.
+    life_known: u32,
+    /// Of all orders before this one.
+    counts: Counts,
     /// A restart went unseen for good.
     fooled: bool,
 }
@@ -114,6 +119,8 @@ impl World {
             restarts: 0,
             ring_reaches,
             start_known: rng.u32(0..4) > 0,
+            life_known: 0,
+            counts: Counts::default(),
             fooled: false,
             rng,
         }
@@ -267,13 +274,36 @@ impl World {
         let arrive = self.rng.usize(0..=self.replies.len());
         self.replies.truncate(arrive);
         self.now.0 += 1_000;
-        self.engine.restart(self.seconds());
+        self.engine.restart();
         self.now.0 += 1_000;
         self.stale = true;
         self.disconnect(seen);
         let most = 1 << self.rng.u32(0..6);
         for _ in 0..self.rng.usize(0..most) {
             self.serve();
+        }
+    }
+
+    /// The fleet has found that the process is another one.
+    fn begin_anew(&mut self) {
+        self.life_known = self.engine.life;
+        self.counts = self.all_counts();
+        self.restarts = 0;
+        self.order = Order::new(self.order.settings);
+        self.mirror = Mirror { unreadable: std::mem::take(&mut self.mirror.unreadable), ..Mirror::default() };
+        self.order.subscribed(self.now, &mut self.mirror);
+    }
+
+    fn all_counts(&self) -> Counts {
+        let (before, now) = (self.counts, self.order.counts());
+        Counts {
+            applied: before.applied + now.applied,
+            repeated: before.repeated + now.repeated,
+            gaps: before.gaps + now.gaps,
+            lost: before.lost + now.lost,
+            restarts: before.restarts + now.restarts,
+            replays: before.replays + now.replays,
+            failed_replays: before.failed_replays + now.failed_replays,
         }
     }
 
@@ -303,9 +333,9 @@ impl World {
             if turn % 10 < 2 {
                 self.serve();
             }
-            if turn % 10 == 0 && self.start_known {
-                self.order.process_started(self.engine.started, self.now, &mut self.mirror);
-                self.check();
+            // By when a process says when it started, nothing of the one before is on its way any more.
+            if turn == 10 && self.start_known && self.life_known != self.engine.life {
+                self.begin_anew();
             }
             while !(self.live.is_empty() && self.mirror.asked.is_empty() && self.replies.is_empty()) {
                 self.deliver();
@@ -339,7 +369,7 @@ fn no_schedule_of_faults_makes_it_lie() {
         let run = std::panic::catch_unwind(|| {
             let mut world = World::new(seed);
             world.run();
-            (world.order.counts(), world.fooled)
+            (world.all_counts(), world.fooled)
         });
         let Ok((counts, was_fooled)) = run else { panic!("seed {seed} fails; WARMROUTE_SEED={seed} runs it alone") };
         fooled += u64::from(was_fooled);
