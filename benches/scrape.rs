@@ -71,7 +71,9 @@ impl Router {
         let folder = tempfile::tempdir()?;
         let file = folder.path().join("router.yaml");
         std::fs::write(&file, yaml)?;
-        let mut child = Command::new(env!("CARGO_BIN_EXE_warmroute"))
+        // Another build than the one beside it, where WARMROUTE names it.
+        let router = std::env::var_os("WARMROUTE").unwrap_or_else(|| env!("CARGO_BIN_EXE_warmroute").into());
+        let mut child = Command::new(router)
             .args(["serve".as_ref(), "--config".as_ref(), file.as_os_str()])
             .env_remove("RUST_LOG")
             .stdin(Stdio::null())
