@@ -17,7 +17,7 @@ import routers  # noqa: E402
 
 # About a tenth above what was counted when they were set; docs/performance.md has the figures. A change that makes the
 # router need more says why, and raises them.
-BUDGETS = {"round-robin": 59_000, "chunk": 7_900, "cache-aware": 710_000}
+BUDGETS = {"round-robin": 59_000, "chunk": 8_400, "cache-aware": 710_000}
 KEPT = None
 DEFAULT_TOKENIZER = HERE.parent.parent.parent / "shared/tokenizers/qwen3"
 
