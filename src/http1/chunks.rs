@@ -112,7 +112,7 @@ impl Chunks {
                 if self.fields > fields {
                     return Err(Violation::body(
                         Kind::HeadTooLarge,
-                        "there are more trailer fields than limits.headers",
+                        "there are more trailer fields than are taken (of a request: limits.headers)",
                     ));
                 }
                 At::TrailerName

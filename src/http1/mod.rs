@@ -3,7 +3,8 @@
 //! `head` reads a client's head, and takes only what every HTTP parser reads alike: proxies have been split by a length
 //! beside a transfer coding, two equal lengths, `gzip, chunked`, several Hosts. `answer` reads an engine's head, `body`
 //! follows the bytes of either's body, `write` writes heads and chunks, `read` is how either's socket is read. What is
-//! made of bytes never depends on how they were cut into reads. The sockets are elsewhere: a client's in [`crate::proxy`], an engine's in [`crate::fleet`].
+//! made of bytes never depends on how they were cut into reads. The sockets are elsewhere: a client's in [`crate::proxy`], an
+//! engine's in [`crate::fleet`].
 pub mod answer;
 mod body;
 mod chunks;

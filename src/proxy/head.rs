@@ -45,7 +45,7 @@ const X_WARMROUTE_REASON: HeaderName = HeaderName::from_static("x-warmroute-reas
 const X_WARMROUTE_MATCHED: HeaderName = HeaderName::from_static("x-warmroute-matched-tokens");
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
-/// Checks what must hold before anything else is looked at. What HTTP itself asks of a head, the guard has seen to.
+/// Checks what must hold before anything else is looked at. What HTTP itself asks of a head, its reader has seen to.
 ///
 /// # Errors
 /// The problem to answer with.
