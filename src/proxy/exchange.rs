@@ -101,10 +101,10 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// A request whose head has arrived.
-    pub fn begin(proxy: Arc<Proxy>, request_id: HeaderValue, client: Arc<Client>, method: Method) -> Self {
+    /// A request whose head has arrived. Boxed: it goes from hand to hand.
+    pub fn begin(proxy: Arc<Proxy>, request_id: HeaderValue, client: Arc<Client>, method: Method) -> Box<Self> {
         let now = Instant::now();
-        Self {
+        Box::new(Self {
             snapshot: proxy.snapshot(),
             proxy,
             started: now,
@@ -132,7 +132,7 @@ impl Exchange {
             stream: false,
             error: None,
             open: true,
-        }
+        })
     }
 
     /// The proxy it passes through.

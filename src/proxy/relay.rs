@@ -38,7 +38,7 @@ pub struct Relay {
     incoming: Option<Received>,
     /// What the next poll tells: by then, what was handed over before is written.
     broken: Option<RelayError>,
-    exchange: Exchange,
+    exchange: Box<Exchange>,
     pool: Arc<Pool>,
     replica: Arc<Replica>,
     family: Family,
@@ -60,7 +60,7 @@ pub struct Parts {
     /// The engine's body.
     pub incoming: Received,
     /// The request's record.
-    pub exchange: Exchange,
+    pub exchange: Box<Exchange>,
     /// Its pool.
     pub pool: Arc<Pool>,
     /// Its replica.

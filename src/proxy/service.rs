@@ -266,7 +266,7 @@ async fn stored_response(
 }
 
 fn relayed(
-    mut exchange: Exchange,
+    mut exchange: Box<Exchange>,
     answered: Answered,
     pool: Arc<Pool>,
     family: Family,
