@@ -109,6 +109,18 @@ def predicted(row):
     return None if found is None or said is None else (int(said), found)
 
 
+def working_set(rows):
+    """Tokens that a load has in all: each chat's last prompt and answer, and the head that all share once. What is shared is
+    what the engine found of a chat's first prompt, in whole blocks."""
+    last, head = {}, 0
+    for row in rows:
+        if usage := row.get("usage"):
+            last[row["chat"]] = max(last.get(row["chat"], 0), usage["prompt_tokens"] + usage["completion_tokens"])
+            if row["turn"] == 0:
+                head = max(head, (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
+    return sum(last.values()) - head * max(len(last) - 1, 0)
+
+
 def summary(rows, *, block, warm_up=0):
     """Figures: failures, share of prompt tokens found cached, busiest over mean, TTFT, predictions within `block`s."""
     whole = [row for row in rows if row["status"] == 200 and row.get("done")]

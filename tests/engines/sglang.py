@@ -31,6 +31,13 @@ def accuracy(engine, router):
     say(f"{engine.name}, events", figures, figures["failed"] == 0 and figures["within_2_blocks"] >= 0.95)
 
 
+def crowded(engine, router):
+    """Half as much again as the cache holds."""
+    rows = load.run(router.address, MODEL, seed=f"{engine.name} crowded", chats=12, in_flight=4, head=300, turn=250)
+    figures = load.summary(rows, block=BLOCK, warm_up=1)
+    say(f"{engine.name}, more than it holds", figures, figures["failed"] == 0)
+
+
 def salted(engine, router):
     """What one salt has is nobody else's."""
     told = []
@@ -53,6 +60,7 @@ def main():
         router = Router([engine], MODEL, "{ type: cache_aware, min_match_tokens: 64 }", events="auto")
         accuracy(engine, router)
         salted(engine, router)
+        crowded(engine, router)
         skipped = {reason: count for reason in ("orphan", "not_dense", "unusable_block_size", "malformed")
                    if (count := router.metric("warmroute_kv_events_skipped_total", reason=reason))}
         say(f"{engine.name}, blocks left out", skipped, not skipped)
