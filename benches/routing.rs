@@ -12,7 +12,6 @@ fn fleet(replicas: u32, weight: impl Fn(u32) -> u32) -> Vec<Member> {
         weight: weight(at),
         max_in_flight: Some(1_000),
         cache_tokens: 1_000_000,
-        block_tokens: None,
         incarnation: 1,
         load: Arc::default(),
         status: Arc::new(Status::new(State::Ready)),

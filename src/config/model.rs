@@ -312,7 +312,8 @@ pub struct Timeouts {
     pub idle: Duration,
     /// How long a client's connection may wait for its next request. Default 75 s.
     pub keep_alive: Duration,
-    /// How long a connection to a replica is kept for reuse. Default 4 s: engines close theirs after 5 s.
+    /// How long a connection to a replica is kept for reuse. Default 2 s: engines close theirs after
+    /// 5 s, and one whose event loop stands still then closes it with a request on it.
     pub upstream_idle: Duration,
     /// How long connections are still accepted after SIGTERM, while `/readyz` already says no. Default 0.
     pub drain_delay: Duration,
@@ -330,7 +331,7 @@ impl Default for Timeouts {
             first_byte: None,
             idle: s(300),
             keep_alive: s(75),
-            upstream_idle: s(4),
+            upstream_idle: s(2),
             drain_delay: s(0),
             drain: s(600),
         }

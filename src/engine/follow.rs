@@ -141,7 +141,6 @@ impl EngineReport {
             waiting: self.waiting(),
             cache_use: self.cache_use(),
             cache_tokens: self.cache_tokens(),
-            block_tokens: self.block_size(),
             sleeping: self.sleeping(),
         }
     }

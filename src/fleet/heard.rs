@@ -32,8 +32,6 @@ pub struct EngineSays {
     pub cache_use: Option<f64>,
     /// Tokens that the KV cache holds.
     pub cache_tokens: Option<u64>,
-    /// Tokens of one of its blocks.
-    pub block_tokens: Option<u32>,
     /// Whether it sleeps.
     pub sleeping: Option<bool>,
 }

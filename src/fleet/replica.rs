@@ -361,7 +361,6 @@ impl Replica {
             weight: self.weight(),
             max_in_flight: self.max_in_flight(),
             cache_tokens: self.cache_tokens(),
-            block_tokens: self.says().and_then(|(says, _)| says.block_tokens),
             // Lives are told apart first.
             incarnation: self.life << 32 | u64::from(self.restarts()),
             load: self.load.clone(),

@@ -52,8 +52,6 @@ pub struct Member {
     pub incarnation: u64,
     /// Tokens of KV cache it can keep.
     pub cache_tokens: u64,
-    /// Tokens of one of its engine's blocks, where that is known.
-    pub block_tokens: Option<u32>,
     /// Open requests.
     pub load: Arc<Load>,
     /// Whether it may be chosen.

@@ -79,7 +79,7 @@ impl Prefixes {
             }
             (Some(bytes), None) => {
                 let mut index = Index::new(bytes);
-                let trust: Vec<_> = members.map(trust_in).collect();
+                let trust: Vec<_> = members.map(|member| Trust::new(capacity(member))).collect();
                 let slots = trust.iter().map(|trust| index.add(trust.capacity())).collect();
                 let followed = Followed::new(trust.len(), bytes);
                 let heads = Heads::default();
@@ -103,11 +103,11 @@ impl Prefixes {
         }
         let place = |(stays, member): (Option<(Slot, Trust)>, &Member)| match stays {
             Some((slot, mut trust)) => {
-                trust.configure(capacity(member), member.block_tokens);
+                trust.configure(capacity(member));
                 index.set_capacity(slot, trust.capacity());
                 (slot, trust)
             }
-            None => (index.add(capacity(member)), trust_in(member)),
+            None => (index.add(capacity(member)), Trust::new(capacity(member))),
         };
         (*slots, *trust) = stay.into_iter().zip(members).map(place).unzip();
     }
@@ -261,11 +261,7 @@ impl Prefixes {
                 kept.followed.linger(expectation.placement, expectation.prompt, now);
                 kept.followed.settle(&mut kept.index, now);
             } else {
-                let (slot, prompt) = (expectation.placement.slot(), &expectation.prompt);
-                kept.index.finish(expectation.placement, &prompt.blocks);
-                if expectation.confirmed {
-                    kept.added(slot, prompt.tokens.saturating_sub(expectation.matched));
-                }
+                kept.index.finish(expectation.placement, &expectation.prompt.blocks);
             }
         }
         self.sweep(SWEEP);
@@ -328,15 +324,6 @@ impl Kept {
         }
     }
 
-    /// A request has added so many tokens to what is cached at a slot.
-    fn added(&mut self, slot: Slot, tokens: u32) {
-        if let Some(member) = self.slots.iter().position(|&each| each == slot) {
-            let trust = &mut self.trust[member];
-            trust.added(tokens);
-            self.index.set_capacity(slot, trust.capacity());
-        }
-    }
-
     /// Whether a slot is that of a member which is followed exactly.
     fn is_exact(&self, slot: Slot) -> bool {
         let member = self.slots.iter().position(|&each| each == slot);
@@ -362,12 +349,6 @@ impl Kept {
 /// The tokens of so many blocks.
 pub(super) fn tokens(blocks: u32) -> u32 {
     blocks.saturating_mul(BLOCK_TOKENS as u32)
-}
-
-fn trust_in(member: &Member) -> Trust {
-    let mut trust = Trust::new(capacity(member));
-    trust.configure(capacity(member), member.block_tokens);
-    trust
 }
 
 fn capacity(member: &Member) -> usize {

@@ -7,10 +7,6 @@
 //! prefix computed again elsewhere, so it goes back up as long as predictions hold, a little at a time.
 //!
 //! A request that was computed anew is there now: its blocks stay in the index.
-//!
-//! Where the engine's block size is known, one more thing is: the block with which each request ends is not full, so it
-//! can't be found again, and yet takes its turn in the engine's queue of blocks to be used anew. Where requests add little,
-//! that is a good part of the cache (250 new tokens in blocks of 32: an eighth).
 use crate::prefix::BLOCK_TOKENS;
 
 /// Tokens by which a prediction may be off and is still right: an engine's own blocks end elsewhere than ours, and it
@@ -29,9 +25,6 @@ const STEP: f64 = 0.5;
 const BACK: usize = 128;
 /// At least so much of what is configured is assumed: what is missing then is missing for another reason.
 const LEAST: usize = 16;
-
-/// Requests over which what they add is averaged, and what they are taken to add at first: a few short ones say little.
-const ADDED: (f32, f32) = (16.0, 1024.0);
 
 /// What an engine said of a request's prompt, in its own tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,36 +73,23 @@ pub(super) struct Trust {
     reports: u32,
     tokens: u64,
     missing: u64,
-    /// Tokens of an engine's block; 0: unknown.
-    block: u32,
-    /// Tokens that requests add, on average.
-    added: f32,
 }
 
 impl Trust {
     pub fn new(configured: usize) -> Self {
-        Self { configured, assumed: configured, reports: 0, tokens: 0, missing: 0, block: 0, added: 0.0 }
+        Self { configured, assumed: configured, reports: 0, tokens: 0, missing: 0 }
     }
 
     /// Another configured capacity is believed anew.
-    pub fn configure(&mut self, configured: usize, block: Option<u32>) {
-        self.block = block.unwrap_or(0);
+    pub fn configure(&mut self, configured: usize) {
         if configured != self.configured {
-            *self = Self { block: self.block, added: self.added, ..Self::new(configured) };
+            *self = Self::new(configured);
         }
     }
 
     /// Blocks that the replica is assumed to keep.
     pub fn capacity(&self) -> usize {
-        let block = self.block as f32;
-        let full = if self.added > 0.0 { self.added / (self.added + block) } else { 1.0 };
-        (self.assumed as f64 * f64::from(full)) as usize
-    }
-
-    /// A request has added so many tokens to what is cached there.
-    pub fn added(&mut self, tokens: u32) {
-        let before = if self.added > 0.0 { self.added } else { ADDED.1 };
-        self.added = before + (tokens.max(1) as f32 - before) / ADDED.0;
+        self.assumed
     }
 
     /// A request ended of whose prompt of `tokens` so many were `known` to be cached, when the index counted on `held`
@@ -167,9 +147,9 @@ mod tests {
         assert_eq!(trust.capacity(), 1_000, "and never more than is configured");
         reports(&mut trust, 100 * REPORTS, 0);
         assert_eq!(trust.capacity(), 1_000 / LEAST);
-        trust.configure(1_000, None);
+        trust.configure(1_000);
         assert_eq!(trust.capacity(), 1_000 / LEAST, "nothing new");
-        trust.configure(500, None);
+        trust.configure(500);
         assert_eq!(trust.capacity(), 500);
     }
 
@@ -196,23 +176,6 @@ mod tests {
             trust.report(0, TOKENS, Reported { prompt_tokens: TOKENS, cached_tokens: 1_600 }, 10);
         }
         assert!(trust.capacity() > least);
-    }
-
-    #[test]
-    fn blocks_that_are_not_full_take_their_part() {
-        let mut trust = Trust::new(1_000);
-        for _ in 0..1_000 {
-            trust.added(224);
-        }
-        assert_eq!(trust.capacity(), 1_000, "nothing is known of the engine's blocks");
-        trust.configure(1_000, Some(32));
-        assert!(trust.capacity().abs_diff(875) <= 1);
-        for _ in 0..1_000 {
-            trust.added(3_168);
-        }
-        assert!(trust.capacity().abs_diff(990) <= 1);
-        trust.configure(2_000, Some(32));
-        assert!(trust.capacity().abs_diff(1_980) <= 1);
     }
 
     #[test]

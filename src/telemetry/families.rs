@@ -101,7 +101,7 @@ families! {
     INDEX_PAIRS = "warmroute_index_blocks" Gauge ["pool", "replica"]
         "Blocks of prompts that the prefix index knows, or expects, on the replica.";
     INDEX_CAPACITY = "warmroute_index_capacity_blocks" Gauge ["pool", "replica"]
-        "Blocks that the replica is assumed to keep: its `cache_tokens`, less a share for blocks that are not full where the engine tells their size, and less where its reports speak against it.";
+        "Blocks that the replica is assumed to keep: its `cache_tokens`, or less where its reports speak against it.";
     INDEX_BYTES = "warmroute_index_bytes" Gauge ["pool"] "Memory of the prefix index; bounded by `index.size`, and by as much again where KV events are followed.";
     INDEX_EVICTED = "warmroute_index_evicted_blocks_total" Counter ["pool"]
         "Blocks that the prefix index gave back, to keep within `index.size` and the replicas' `cache_tokens`.";

@@ -84,6 +84,8 @@ async fn who_is_not_there_or_serves_another_model_is_exit_code_1() {
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (code, rows) = told(&Config::new(Pool::model("m").at(mock.address())), &[]).await;
     assert_eq!((code, missing(&rows[0])), (1, vec!["it serves `another`, not `m`"]));
+    let (_, rows) = told(&Config::new(Pool::model("m").at(mock.address())), &["--generate"]).await;
+    assert_eq!(&rows[0]["cached_tokens"], &json!(true), "asked under the name that it knows");
     let (code, rows) = told(&Config::new(Pool::model("another").at(mock.address()).at(gone)), &[]).await;
     assert_eq!((code, &rows[0]["unreachable"]), (1, &json!(null)));
     assert!(rows[1]["unreachable"].as_str().is_some_and(|cause| cause.contains("refused")), "{}", rows[1]);

@@ -62,12 +62,13 @@ pub(super) fn of(examined: &Examined, pool: &Pool) -> Vec<Finding> {
             Engine::Llamacpp => "`--metrics`",
             Engine::Vllm | Engine::Openai => "no `--disable-log-stats`; let this router reach `/metrics`",
         };
-        add(
-            "no metrics".into(),
-            "saturation and restarts are found out late, and the size of its cache must be configured",
-            set.into(),
-            false,
-        );
+        let costs = match kind {
+            Engine::Sglang => {
+                "restarts are found out late; where it has no `/v1/loads`, its load and the size of its cache are unknown"
+            }
+            _ => "saturation and restarts are found out late, and the size of its cache must be configured",
+        };
+        add("no metrics".into(), costs, set.into(), false);
     }
     if examined.prefix_caching == Some(false) {
         let set = if kind == Engine::Sglang { "no `--disable-radix-cache`" } else { "`--enable-prefix-caching`" };

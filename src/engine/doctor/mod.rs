@@ -76,14 +76,13 @@ impl Examined {
 /// Asks a replica's engine, as one of a pool.
 pub async fn examine(replica: &Replica, pool: &Pool, settings: Settings) -> Examined {
     let get = async |path: &str| replica.fetch(Method::GET, path, None, MOST, settings.within).await;
-    let (models, metrics, version, server, sources, props, same) = tokio::join!(
+    let (models, metrics, version, server, sources, props) = tokio::join!(
         get("/v1/models"),
         get("/metrics"),
         get("/version"),
         get("/server_info"),
         get("/kv_event_sources"),
         get("/props"),
-        template::same(replica, pool, settings.within),
     );
     let models = match models {
         Ok(answer) if answer.status.is_success() => answer,
@@ -104,7 +103,6 @@ pub async fn examine(replica: &Replica, pool: &Pool, settings: Settings) -> Exam
         engine: kind.map(Engine::as_str),
         models: models.into_iter().map(|entry| entry.id).collect(),
         metrics: report.is_some(),
-        same_template: same,
         block_size: of.block_size(),
         cache_tokens: of.cache_tokens(),
         ..Examined::default()
@@ -127,8 +125,11 @@ pub async fn examine(replica: &Replica, pool: &Pool, settings: Settings) -> Exam
         }
         Some(Engine::Openai) | None => {}
     }
+    let asked = asked_for(pool, &examined.models);
+    let same_template = template::same(replica, pool, asked.as_deref(), settings.within).await;
+    examined.same_template = same_template;
     if settings.generate && examined.cached_tokens.is_none() {
-        examined.cached_tokens = reports_cached(replica, pool, settings.within).await;
+        examined.cached_tokens = reports_cached(replica, asked.as_deref(), settings.within).await;
     }
     examined.findings = findings::of(&examined, pool);
     examined
@@ -148,6 +149,14 @@ impl Examined {
     }
 }
 
+/// The model to ask about: the pool's, or, where that is not served under its name, the one that is. A wrong name must not
+/// hide what else is wrong.
+fn asked_for(pool: &Pool, served: &[String]) -> Option<String> {
+    let model = pool.model()?;
+    let known = served.is_empty() || served.iter().any(|name| **name == **model);
+    Some(if known { model.to_string() } else { served[0].clone() })
+}
+
 fn unreachable(cause: String) -> Examined {
     Examined { unreachable: Some(cause), ..Examined::default() }
 }
@@ -157,11 +166,11 @@ fn found(answer: Result<Fetched, String>) -> Option<Bytes> {
 }
 
 /// Has the engine answer one prompt twice, a token each time. vLLM leaves out what is zero, so the second answer tells.
-async fn reports_cached(replica: &Replica, pool: &Pool, within: Duration) -> Option<bool> {
+async fn reports_cached(replica: &Replica, model: Option<&str>, within: Duration) -> Option<bool> {
     let prompt: String = (0..WORDS).map(|word| format!("{word} ")).collect();
     let mut body = json!({ "prompt": prompt, "max_tokens": 1, "temperature": 0 });
-    if let Some(model) = pool.model() {
-        body["model"] = json!(&**model);
+    if let Some(model) = model {
+        body["model"] = json!(model);
     }
     let body = Bytes::from(body.to_string());
     let mut reports = None;

@@ -22,12 +22,12 @@ fn conversation() -> Value {
     ])
 }
 
-/// `None` where the pool has no tokenizer, or the engine does not show its tokens.
-pub(super) async fn same(replica: &Replica, pool: &Pool, within: Duration) -> Option<bool> {
+/// Asks for `model`; `None` where the pool has no tokenizer, or the engine does not show its tokens.
+pub(super) async fn same(replica: &Replica, pool: &Pool, model: Option<&str>, within: Duration) -> Option<bool> {
     let messages = conversation();
     let mut body = json!({ "messages": messages });
-    if let Some(model) = pool.model() {
-        body["model"] = json!(&**model);
+    if let Some(model) = model {
+        body["model"] = json!(model);
     }
     let body = body.to_string();
     let api::Route::Endpoint(endpoint) = api::find(&Method::POST, "/v1/chat/completions") else { return None };

@@ -90,7 +90,7 @@ pub(super) fn choose(settings: &CacheAware, table: &Candidates, aids: &mut Aids<
 
 /// What load alone says. Requests that follow a prefix ask for no balance, so those that follow none must make up for
 /// it: two drawn at random would do that only roughly. Whoever got the least lately, counting what the sessions begun
-/// there will bring, is taken in the place of the drawn one, if it is busier by no more than half of it, nor by more than half the gap that a prefix is left for.
+/// there will bring, is taken in the place of the drawn one, if it is hardly busier ([`hardly_busier`]).
 fn fallback(settings: &CacheAware, table: &Candidates, aids: &mut Aids<'_>) -> Option<Choice> {
     let choice = by_load(settings.fallback, table, aids)?;
     if settings.fallback != LoadPolicy::PowerOfTwo {
@@ -98,7 +98,14 @@ fn fallback(settings: &CacheAware, table: &Candidates, aids: &mut Aids<'_>) -> O
     }
     let rarest = (0..table.len()).min_by(|&a, &b| table.compare_coming(a, b))?;
     let (ratio, gap) = above(settings, table, rarest, choice.row);
-    Some(if ratio <= 1.5 && gap <= 0.5 { Choice { row: rarest, ..choice } } else { choice })
+    Some(if hardly_busier(ratio, gap) { Choice { row: rarest, ..choice } } else { choice })
+}
+
+/// Whether a row that is so much [`above`] another is hardly busier: by a quarter of the gap that a prefix is left for,
+/// whatever multiple that is (where few requests are under way, a difference of one is a large one, and as likely as
+/// none); or by half of it, and half of the other's load.
+fn hardly_busier(ratio: f64, gap: f64) -> bool {
+    gap <= 0.25 || (gap <= 0.5 && ratio <= 1.5)
 }
 
 /// Whether a row is so much busier than the least loaded that its prefix is not worth the wait.

@@ -32,7 +32,6 @@ fn member(id: impl Into<Arc<str>>, weight: u32) -> Member {
         max_in_flight: None,
         incarnation: 1,
         cache_tokens: 1_000_000,
-        block_tokens: None,
         load: Arc::default(),
         status: Arc::new(Status::new(State::Ready)),
     }

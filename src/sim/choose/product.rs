@@ -29,7 +29,6 @@ impl Product {
             max_in_flight: None,
             incarnation: 1,
             cache_tokens,
-            block_tokens: None,
             load: Arc::default(),
             status: Arc::new(Status::new(State::Ready)),
         });
