@@ -284,7 +284,7 @@ async fn a_whole_body_is_read_to_its_bound_and_no_further() {
         assert_eq!(usable, head.contains('-'), "one that ends with its connection is of no more use");
         let (read, usable) = whole(&answer, body.len() - 1).await;
         assert!(matches!(read, Err(Broken::TooLong(60_002))), "{head}");
-        assert!(!usable, "some of it is not read");
+        assert!(!usable || head == chunk, "of one that is announced, nothing is read");
         let (cut, usable) = whole(&answer[..answer.len() - end.len() - 1], body.len()).await;
         assert_eq!(cut.is_err(), head.contains('-'), "{head}");
         assert!(!usable);
