@@ -10,6 +10,7 @@ const CHUNK: usize = 64;
 /// Numbers stay valid until [`Entries::remove`]. Growth copies nothing.
 #[derive(Debug)]
 pub(super) struct Entries {
+    #[expect(clippy::vec_box, reason = "growth must not move them")]
     chunks: Vec<Box<[Entry; CHUNK]>>,
     /// One that came free; it leads to the next.
     free: u32,

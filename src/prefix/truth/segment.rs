@@ -43,7 +43,7 @@ impl Line {
 /// The bytes that are 0: the lowest bit of each.
 fn zeros(bytes: u64) -> u64 {
     let seven = LOW * 0x7f;
-    !((bytes & seven) + seven | bytes) >> 7 & LOW
+    (!(((bytes & seven) + seven) | bytes) >> 7) & LOW
 }
 
 /// Slots: of the first eight a byte each, and the next bit of the leading bytes for the last four.
@@ -194,7 +194,7 @@ impl Segment {
     }
 
     fn home(&self, key: u64) -> usize {
-        ((key >> 32) * self.lines.len() as u64 >> 32) as usize
+        (((key >> 32) * self.lines.len() as u64) >> 32) as usize
     }
 
     fn next(&self, line: usize) -> usize {
@@ -219,7 +219,7 @@ mod tests {
 
     /// Keys of few homes and tags, so that lines are full and tags meet.
     fn key(number: u32, homes: u64) -> u64 {
-        u64::from(number % 7) % homes << 61 | u64::from(number % 3) << 24 | u64::from(number)
+        (u64::from(number % 7) % homes) << 61 | u64::from(number % 3) << 24 | u64::from(number)
     }
 
     proptest! {
