@@ -8,14 +8,25 @@ use memchr::{memchr, memchr2};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sample<'a> {
     /// Name, colons and suffix included.
-    pub name: &'a str,
+    pub name: &'a [u8],
     /// What follows it: taken apart only when it is asked for, since most lines of a page are of no interest.
     rest: &'a [u8],
 }
 
-/// The samples of a page whose names begin with one of `prefixes`.
+/// The samples of a page whose names begin with one of `prefixes`; of a histogram's buckets, which are most of a page and
+/// of no interest, the first.
 pub(super) fn samples<'a>(page: &'a [u8], prefixes: &'a [&'a str]) -> impl Iterator<Item = Sample<'a>> {
-    Lines(page).filter(|line| prefixes.iter().any(|prefix| line.starts_with(prefix.as_bytes()))).filter_map(sample)
+    let mut buckets: Option<&[u8]> = None;
+    Lines(page).filter_map(move |line| {
+        if buckets.is_some_and(|buckets| line.starts_with(buckets)) {
+            return None;
+        }
+        let sample = prefixes.iter().any(|prefix| line.starts_with(prefix.as_bytes())).then(|| sample(line))??;
+        if sample.name.ends_with(b"_bucket") {
+            buckets = line.get(..=sample.name.len());
+        }
+        Some(sample)
+    })
 }
 
 struct Lines<'a>(&'a [u8]);
@@ -39,7 +50,7 @@ impl<'a> Iterator for Lines<'a> {
 /// `name{labels} value [timestamp]`.
 fn sample(line: &[u8]) -> Option<Sample<'_>> {
     let (name, rest) = line.split_at(memchr2(b'{', b' ', line)?);
-    Some(Sample { name: std::str::from_utf8(name).ok()?, rest })
+    Some(Sample { name, rest })
 }
 
 /// Where the labels end: at the first brace that is in no value.
@@ -102,13 +113,20 @@ mod tests {
 
     #[test]
     fn samples_are_read_and_all_else_is_passed_over() {
-        let page = b"# HELP a:x help\n# TYPE a:x gauge\na:x 1\na:y{l=\"}\\\"=,\", m=\"2\",} 2.5 1700000000\nb:z 3\na:broken{l=\"\na:nan NaN\na:\n\na:last{} +Inf";
+        let page = b"# HELP a:x help\n# TYPE a:x gauge\na:x 1\na:y{l=\"}\\\"=,\", m=\"2\",} 2.5 1700000000\nb:z 3\na:broken{l=\"\na:nan NaN\na:\n\na:last{} +Inf\na:h_bucket{le=\"1\"} 1\na:h_bucket{le=\"2\"} 2\na:h_buckets 3";
         let found: Vec<_> = samples(page, &["a:"]).collect();
-        let names: Vec<_> = found.iter().map(|sample| (sample.name, sample.value())).collect();
-        assert_eq!(
-            names,
-            [("a:x", Some(1.0)), ("a:y", Some(2.5)), ("a:broken", None), ("a:nan", None), ("a:last", None)]
-        );
+        let name = |sample: &Sample<'_>| String::from_utf8(sample.name.to_vec()).unwrap();
+        let names: Vec<_> = found.iter().map(|sample| (name(sample), sample.value())).collect();
+        let expected = [
+            ("a:x", Some(1.0)),
+            ("a:y", Some(2.5)),
+            ("a:broken", None),
+            ("a:nan", None),
+            ("a:last", None),
+            ("a:h_bucket", Some(1.0)),
+            ("a:h_buckets", Some(3.0)),
+        ];
+        assert_eq!(names, expected.map(|(name, value)| (name.into(), value)));
         assert_eq!(found[1].labels().collect::<Vec<_>>(), [("l", "}\\\"=,"), ("m", "2")]);
         assert_eq!((found[1].label("m"), found[1].label("n")), (Some("2"), None));
     }

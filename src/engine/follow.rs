@@ -14,6 +14,9 @@ use crate::fleet::{Clock, EngineSays, Replica};
 const SELDOM: u32 = 60;
 /// The first question comes within this time.
 const FIRST: Duration = Duration::from_secs(1);
+/// Moments of an interval at which questions are asked: replicas of one moment share the waking, which takes more than
+/// the asking.
+const MOMENTS: u32 = 20;
 /// Where llama.cpp tells one process from the next, among its metrics' fields.
 const LLAMACPP_START: &str = "process-start-time-unix";
 
@@ -46,7 +49,7 @@ pub async fn follow(replica: Arc<Replica>, clock: Clock) {
                 turn += pause;
             }
             tokio::select! {
-                () = sleep_until(turn) => {}
+                () = sleep_until(clock.round_up(turn, interval / MOMENTS)) => {}
                 () = replica.engine_metrics_changed() => break,
             }
         }

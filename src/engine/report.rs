@@ -80,64 +80,66 @@ impl EngineReport {
     }
 
     fn take(&mut self, sample: &Sample<'_>) {
-        let (prefix, name) = sample.name.split_once(':').unwrap_or(("", sample.name));
-        let engine = match prefix {
-            "vllm" => self.vllm(name, sample),
-            "sglang" => self.sglang(name, sample),
-            "llamacpp" => self.llamacpp(name, sample),
-            _ => {
-                // Python's client library has it for the whole process. Others' pages, too: it makes nobody an engine.
-                if name == "process_start_time_seconds" {
-                    self.process_start = sample.value();
-                }
-                return;
+        let engine = if let Some(name) = sample.name.strip_prefix(b"vllm:") {
+            self.vllm(name, sample)
+        } else if let Some(name) = sample.name.strip_prefix(b"sglang:") {
+            self.sglang(name, sample)
+        } else if let Some(name) = sample.name.strip_prefix(b"llamacpp:") {
+            self.llamacpp(name, sample)
+        } else {
+            // Python's client library has it for the whole process. Others' pages, too: it makes nobody an engine.
+            if sample.name == b"process_start_time_seconds" {
+                self.process_start = sample.value();
             }
+            return;
         };
         self.engine = self.engine.or(Some(engine));
     }
 
-    fn vllm(&mut self, name: &str, sample: &Sample<'_>) -> Engine {
+    fn vllm(&mut self, name: &[u8], sample: &Sample<'_>) -> Engine {
         match name {
-            "num_requests_running" => most(&mut self.rank(sample).running, whole(sample)),
-            "num_requests_waiting" => most(&mut self.rank(sample).waiting, whole(sample)),
-            "kv_cache_usage_perc" | "gpu_cache_usage_perc" => largest(&mut self.rank(sample).cache_use, share(sample)),
-            "engine_sleep_state" if sample.label("sleep_state") == Some("awake") => {
+            b"num_requests_running" => most(&mut self.rank(sample).running, whole(sample)),
+            b"num_requests_waiting" => most(&mut self.rank(sample).waiting, whole(sample)),
+            b"kv_cache_usage_perc" | b"gpu_cache_usage_perc" => {
+                largest(&mut self.rank(sample).cache_use, share(sample))
+            }
+            b"engine_sleep_state" if sample.label("sleep_state") == Some("awake") => {
                 self.rank(sample).sleeping = sample.value().map(|awake| awake == 0.0);
             }
-            "cache_config_info" => self.rank(sample).configured(sample),
-            "prefix_cache_queries_total" | "gpu_prefix_cache_queries_total" | "prefix_cache_queries" => {
+            b"cache_config_info" => self.rank(sample).configured(sample),
+            b"prefix_cache_queries_total" | b"gpu_prefix_cache_queries_total" | b"prefix_cache_queries" => {
                 add(&mut self.prefix_queries, sample);
             }
-            "prefix_cache_hits_total" | "gpu_prefix_cache_hits_total" | "prefix_cache_hits" => {
+            b"prefix_cache_hits_total" | b"gpu_prefix_cache_hits_total" | b"prefix_cache_hits" => {
                 add(&mut self.prefix_hits, sample);
             }
-            "prompt_tokens_total" => add(&mut self.prompt_tokens, sample),
+            b"prompt_tokens_total" => add(&mut self.prompt_tokens, sample),
             _ => {}
         }
         Engine::Vllm
     }
 
-    fn sglang(&mut self, name: &str, sample: &Sample<'_>) -> Engine {
+    fn sglang(&mut self, name: &[u8], sample: &Sample<'_>) -> Engine {
         match name {
-            "num_running_reqs" => most(&mut self.rank(sample).running, whole(sample)),
-            "num_queue_reqs" => most(&mut self.rank(sample).waiting, whole(sample)),
-            "token_usage" => largest(&mut self.rank(sample).cache_use, share(sample)),
-            "max_total_num_tokens" => most(&mut self.rank(sample).cache_tokens, count(sample).filter(|&n| n > 0)),
-            "page_size" => most(&mut self.rank(sample).block_size, whole(sample).filter(|&n| n > 0)),
-            "cached_tokens_total" => add(&mut self.prefix_hits, sample),
-            "prompt_tokens_total" => add(&mut self.prompt_tokens, sample),
+            b"num_running_reqs" => most(&mut self.rank(sample).running, whole(sample)),
+            b"num_queue_reqs" => most(&mut self.rank(sample).waiting, whole(sample)),
+            b"token_usage" => largest(&mut self.rank(sample).cache_use, share(sample)),
+            b"max_total_num_tokens" => most(&mut self.rank(sample).cache_tokens, count(sample).filter(|&n| n > 0)),
+            b"page_size" => most(&mut self.rank(sample).block_size, whole(sample).filter(|&n| n > 0)),
+            b"cached_tokens_total" => add(&mut self.prefix_hits, sample),
+            b"prompt_tokens_total" => add(&mut self.prompt_tokens, sample),
             _ => {}
         }
         Engine::Sglang
     }
 
-    fn llamacpp(&mut self, name: &str, sample: &Sample<'_>) -> Engine {
+    fn llamacpp(&mut self, name: &[u8], sample: &Sample<'_>) -> Engine {
         match name {
-            "requests_processing" => self.rank(sample).running = whole(sample),
-            "requests_deferred" => self.rank(sample).waiting = whole(sample),
-            "kv_cache_usage_ratio" => self.rank(sample).cache_use = share(sample),
-            "prompt_tokens_total" => self.prompt_tokens = count(sample),
-            "prompt_tokens_cached_total" => self.prefix_hits = count(sample),
+            b"requests_processing" => self.rank(sample).running = whole(sample),
+            b"requests_deferred" => self.rank(sample).waiting = whole(sample),
+            b"kv_cache_usage_ratio" => self.rank(sample).cache_use = share(sample),
+            b"prompt_tokens_total" => self.prompt_tokens = count(sample),
+            b"prompt_tokens_cached_total" => self.prefix_hits = count(sample),
             _ => {}
         }
         Engine::Llamacpp

@@ -10,11 +10,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
-use bytes::{Buf, Bytes};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::Response;
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
 use tokio::io::AsyncWrite;
-use tokio_util::io::poll_write_buf;
+use tokio_util::io::{poll_read_buf, poll_write_buf};
 
 use super::request::{Request, Written};
 use super::upstream_tls::{UpstreamTls, Wire};
@@ -49,6 +50,9 @@ pub enum Broken {
     /// Its chunks are not framed as they must be.
     #[error("{0}")]
     Chunk(#[from] Violation),
+    /// Its body is longer than is read.
+    #[error("the answer has more than {0} bytes")]
+    TooLong(usize),
 }
 
 /// Why a request got no response head.
@@ -193,9 +197,56 @@ impl Received {
         usable.then_some(self.connection)
     }
 
-    fn broken(&mut self, broken: impl Into<Broken>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+    /// What is left of the body, in one piece. Where its length was announced, it is read straight to where it stays.
+    ///
+    /// # Errors
+    /// When it breaks off, or has more than `most` bytes.
+    pub async fn whole(&mut self, most: usize) -> Result<Bytes, Broken> {
+        let mut whole = BytesMut::new();
+        if let Some(left) = self.body.left() {
+            let left = usize::try_from(left).ok().filter(|&left| left <= most).ok_or(Broken::TooLong(most))?;
+            whole.reserve(left);
+            poll_fn(|cx| self.poll_announced(cx, &mut whole)).await?;
+        }
+        while let Some(frame) = self.frame().await {
+            let data = frame?.into_data().unwrap_or_default();
+            if data.len() > most - whole.len() {
+                return Err(Broken::TooLong(most));
+            }
+            whole.extend_from_slice(&data);
+        }
+        Ok(whole.freeze())
+    }
+
+    fn poll_announced(&mut self, cx: &mut Context<'_>, whole: &mut BytesMut) -> Poll<Result<(), Broken>> {
+        self.send_on(cx);
+        while let Some(left @ 1..) = self.body.left() {
+            if !self.held.is_empty() {
+                whole.extend_from_slice(&self.body.take(&mut self.held, FIELDS).0);
+                continue;
+            }
+            let mut rest = whole.limit(usize::try_from(left).unwrap_or(usize::MAX));
+            match ready!(poll_read_buf(Pin::new(&mut self.connection.wire), cx, &mut rest)) {
+                Ok(0) => return Poll::Ready(Err(self.broken(Broken::InBody))),
+                Ok(read) => self.body = http1::Body::Length(left - read as u64),
+                Err(error) => return Poll::Ready(Err(self.broken(error))),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Sends more of what is left of the request.
+    fn send_on(&mut self, cx: &mut Context<'_>) {
+        if let Some(sending) = &mut self.sending
+            && let Poll::Ready(Ok(())) = sending.poll(&mut self.connection.wire, cx)
+        {
+            self.sending = None;
+        }
+    }
+
+    fn broken(&mut self, broken: impl Into<Broken>) -> Broken {
         (self.body, self.reusable) = (http1::Body::NONE, false);
-        Poll::Ready(Some(Err(broken.into())))
+        broken.into()
     }
 }
 
@@ -205,14 +256,10 @@ impl Body for Received {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         let this = self.get_mut();
-        if let Some(sending) = &mut this.sending
-            && let Poll::Ready(Ok(())) = sending.poll(&mut this.connection.wire, cx)
-        {
-            this.sending = None;
-        }
+        this.send_on(cx);
         loop {
             if let Some(violation) = this.refused.take() {
-                return this.broken(violation);
+                return Poll::Ready(Some(Err(this.broken(violation))));
             }
             if this.body.is_over() {
                 return Poll::Ready(None);
@@ -221,11 +268,11 @@ impl Body for Received {
                 let more = this.body.left().unwrap_or(0);
                 this.held = match ready!(poll_read(Pin::new(&mut this.connection.wire), cx, more)) {
                     Ok(bytes) => bytes,
-                    Err(error) => return this.broken(error),
+                    Err(error) => return Poll::Ready(Some(Err(this.broken(error)))),
                 };
                 if this.held.is_empty() {
                     if !matches!(this.body, http1::Body::ToEnd) {
-                        return this.broken(Broken::InBody);
+                        return Poll::Ready(Some(Err(this.broken(Broken::InBody))));
                     }
                     this.body = http1::Body::NONE;
                     continue;

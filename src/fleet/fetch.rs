@@ -4,7 +4,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
-use http_body_util::{BodyExt, Limited};
 
 use super::{Replica, Request};
 
@@ -45,9 +44,9 @@ impl Replica {
         }
         let asked = async {
             let (head, mut body) = self.connections().ask(request).await?.into_parts();
-            let read = Limited::new(&mut body, most).collect().await.map_err(|error| format!("{path}: {error}"))?;
+            let read = body.whole(most).await.map_err(|error| format!("{path}: {error}"))?;
             self.connections().give_back(body.into_connection());
-            Ok(Fetched { status: head.status, headers: head.headers, body: read.to_bytes() })
+            Ok(Fetched { status: head.status, headers: head.headers, body: read })
         };
         let late = || format!("{path}: no answer within {}", humantime::format_duration(within));
         tokio::time::timeout(within, asked).await.unwrap_or_else(|_| Err(late()))

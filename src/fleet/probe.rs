@@ -2,7 +2,6 @@
 use bytes::Bytes;
 use http::uri::PathAndQuery;
 use http::{Method, StatusCode, header};
-use http_body_util::{BodyExt, Limited};
 use memchr::memmem;
 use serde::Deserialize;
 use tokio::time::{Instant, timeout_at};
@@ -117,8 +116,10 @@ impl Replica {
         let response = connection.send(request).await?;
         let status = response.status();
         let mut body = response.into_body();
-        let read = Limited::new(&mut body, most).collect().await;
-        let read = read.map(|read| read.to_bytes()).inspect(|_| self.connections().give_back(body.into_connection()));
+        let read = body.whole(most).await;
+        if read.is_ok() {
+            self.connections().give_back(body.into_connection());
+        }
         if status == StatusCode::SERVICE_UNAVAILABLE {
             // llama.cpp: `{"error":{"message":"Loading model","type":"unavailable_error","code":503}}`.
             let loads = read.is_ok_and(|body| memmem::find(&body.to_ascii_lowercase(), b"loading").is_some());

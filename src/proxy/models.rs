@@ -5,7 +5,6 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Method, header};
-use http_body_util::{BodyExt, Limited};
 use serde_json::{Map, Value, json};
 
 use crate::config::Models;
@@ -94,7 +93,7 @@ async fn ask(replica: &Replica, authorization: Option<&HeaderValue>) -> Option<V
     let response = replica.connections().ask(request).await.ok()?;
     let success = response.status().is_success();
     let mut body = response.into_body();
-    let read = Limited::new(&mut body, LARGEST).collect().await.ok()?.to_bytes();
+    let read = body.whole(LARGEST).await.ok()?;
     replica.connections().give_back(body.into_connection());
     let mut list: Value = serde_json::from_slice(&read).ok().filter(|_| success)?;
     match list.get_mut("data")?.take() {

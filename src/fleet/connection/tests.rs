@@ -266,3 +266,32 @@ async fn a_large_answer_arrives_whole() {
         assert!(all == body, "chunked: {chunked}");
     }
 }
+
+#[tokio::test]
+async fn a_whole_body_is_read_to_its_bound_and_no_further() {
+    let body: Vec<u8> = (0..60_003_u32).map(|at| (at * 31 % 253) as u8).collect();
+    let length = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+    let chunk = format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n", body.len());
+    for (head, end) in [(&*length, ""), (&chunk, "\r\n0\r\n\r\n"), ("HTTP/1.1 200 OK\r\n\r\n", "")] {
+        let whole = async |answer: &[u8], most: usize| {
+            let mut received = answered(answer).await.unwrap().into_body();
+            let whole = within(received.whole(most)).await;
+            (whole, received.into_connection().is_some())
+        };
+        let answer = [head.as_bytes(), &body, end.as_bytes()].concat();
+        let (read, usable) = whole(&answer, body.len()).await;
+        assert!(read.unwrap() == body, "{head}");
+        assert_eq!(usable, head.contains('-'), "one that ends with its connection is of no more use");
+        let (read, usable) = whole(&answer, body.len() - 1).await;
+        assert!(matches!(read, Err(Broken::TooLong(60_002))), "{head}");
+        assert!(!usable || head == chunk, "of one that is announced, nothing is read");
+        let (cut, usable) = whole(&answer[..answer.len() - end.len() - 1], body.len()).await;
+        assert_eq!(cut.is_err(), head.contains('-'), "{head}");
+        assert!(!usable);
+    }
+    let (read, usable) = {
+        let mut received = answered(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nall more").await.unwrap().into_body();
+        (received.whole(3).await, received.into_connection().is_some())
+    };
+    assert_eq!((read.unwrap(), usable), (Bytes::from("all"), false));
+}

@@ -10,9 +10,11 @@
 mod blocks;
 #[cfg(test)]
 mod check;
+mod entries;
 mod life;
 mod pages;
 mod runs;
+mod segment;
 mod store;
 mod table;
 

@@ -12,8 +12,10 @@ use super::super::slab::{NONE, Slab};
 use super::blocks::{self, Beyond};
 use super::table::MOST_OFFSETS;
 
-/// Bytes for a few more runs and holdings.
-const CHUNKS: usize = 8 << 10;
+/// Bytes for a few more runs and holdings, and what a run keeps free.
+const CHUNKS: usize = 12 << 10;
+/// Blocks for which a run keeps room.
+const SPARE: usize = 256;
 
 /// Where an own block is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -176,8 +178,9 @@ impl Runs {
         self.blocks += new.len();
         self.change(place.run, |run| {
             if run.hashes.capacity() - run.hashes.len() < new.len() {
-                // Little more than asked for: most runs grow a few times and then stay.
-                run.hashes.reserve_exact(new.len() + more + run.hashes.len() / 8);
+                // To copy a run with each turn would be a third of what the turn costs.
+                let spare = (run.hashes.len() / 2).min(SPARE.max(run.hashes.len() / 8));
+                run.hashes.reserve_exact(new.len() + more + spare);
             }
             run.hashes.extend_from_slice(new);
             run.last = *last;

@@ -71,12 +71,13 @@ impl Truth {
 impl Life {
     /// Stores engine's blocks of `parts` own ones each.
     fn give(&mut self, runs: &mut Runs, stored: &Stored<'_>, parts: usize) -> Result<usize, Unstored> {
-        // First of all, since this need not wait for the parent.
+        let first = stored.parent.and_then(|hash| self.engine.get(table::key(hash, 0)));
+        // Before anything comes of the parent, since this need not wait for it.
         self.engine.warm(stored.hashes);
         let (parent, mut after) = match stored.parent {
             None => (stored.root, None),
             Some(hash) => {
-                let first = self.engine.get(table::key(hash, 0)).filter(|entry| !entry.is_void());
+                let first = first.filter(|entry| !entry.is_void());
                 let last = first.and_then(|first| self.last_part(hash, &first)).ok_or(Unstored::UnknownParent)?;
                 let place = place_of(runs, &last);
                 (runs[place.run].hash(place.offset), Some(place))
@@ -94,11 +95,13 @@ impl Life {
             }
             let (place, len) = runs.stretch(after, &own[at..]);
             let holding = self.seat(runs, place);
-            let entries = (at..at + len).zip(place.offset..).map(|(own, offset)| {
-                let (block, part) = (own / parts, own % parts);
+            let (mut block, mut part) = (at / parts, at % parts);
+            let entries = (place.offset..).take(len).map(|offset| {
                 // The copies of all parts are with the first one.
                 let mask = if part == 0 { 1 << stored.tier as u32 } else { 0 };
-                Entry::new(table::key(stored.hashes[block], part), holding, offset, parts, mask)
+                let entry = Entry::new(table::key(stored.hashes[block], part), holding, offset, parts, mask);
+                (block, part) = if part + 1 == parts { (block + 1, 0) } else { (block, part + 1) };
+                entry
             });
             // One that is known now has come twice, as different blocks.
             let len = entries.take_while(|entry| self.engine.insert(*entry)).count();
@@ -227,7 +230,9 @@ fn chain(mut parent: u64, stored: &Stored<'_>, parts: usize) -> Vec<u64> {
     let (blocks, _) = stored.tokens.as_chunks::<BLOCK_TOKENS>();
     let own = blocks.iter().enumerate().map(|(block, tokens)| {
         parent = hash::next(parent, tokens);
-        if let (0, Some(&Some(extra))) = (block % parts, stored.extras.get(block / parts)) {
+        if !stored.extras.is_empty()
+            && let (0, Some(&Some(extra))) = (block % parts, stored.extras.get(block / parts))
+        {
             parent = hash::marked(parent, extra);
         }
         parent

@@ -1,13 +1,13 @@
-//! An engine's block hashes, and where our blocks for them are: 21 to 41 bytes each, 29 for all tables together.
+//! An engine's block hashes, and where our blocks for them are: 23 to 26 bytes each.
 //!
-//! It is cut into [`SEGMENTS`], which grow one at a time, so that none takes long; and as the last is twice as large as
-//! the first, they do not all grow at once, so that the bytes stay in proportion.
+//! The entries of one event stand side by side; what leads to them by their keys is cut into [`SEGMENTS`], which grow one at
+//! a time, so that none takes long.
 
 use std::hint::black_box;
 
-use hashbrown::HashTable;
-
 use super::super::slab::NONE;
+use super::entries::Entries;
+use super::segment::Segment;
 
 const SEGMENTS: usize = 32;
 /// Of an entry whose hash the engine has used for two different blocks.
@@ -16,14 +16,14 @@ pub(super) const VOID: u32 = NONE - 1;
 const OFFSET_BITS: u32 = 20;
 const SPAN_BITS: u32 = 8;
 /// Bytes that an entry takes at most, where there are some already.
-pub(super) const ENTRY_BYTES: usize = 42;
+pub(super) const ENTRY_BYTES: usize = 26;
 /// Blocks that a run may have.
 pub(super) const MOST_OFFSETS: usize = 1 << OFFSET_BITS;
 /// Own blocks that one of the engine's may be cut into.
 pub(super) const MOST_PARTS: usize = (1 << SPAN_BITS) - 1;
 
 /// One of the engine's blocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Entry {
     /// Of its hash: see [`key`].
     pub key: u64,
@@ -80,7 +80,8 @@ pub(super) fn hash_of(mut key: u64) -> u64 {
     key.wrapping_sub(0x9e37_79b9_7f4a_7c15)
 }
 
-/// The segment of a key, by one byte of it: of the bits that `hashbrown` uses least. The shares rise from 1 to 2.
+/// The segment of a key, by bits that it does not look at. The shares rise from 1 to 2, so that they do not all grow at
+/// once.
 const SEGMENT_OF: [u8; 256] = {
     let mut of = [0; 256];
     let (mut byte, mut segment, mut share) = (0, 0, 0);
@@ -98,72 +99,79 @@ const SEGMENT_OF: [u8; 256] = {
 };
 
 fn segment_of(key: u64) -> usize {
-    usize::from(SEGMENT_OF[(key >> 48) as usize & 0xff])
+    usize::from(SEGMENT_OF[key as usize & 0xff])
 }
 
-type Segment = HashTable<Entry>;
-
 /// All of one replica's.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Table {
     segments: [Segment; SEGMENTS],
-    len: usize,
-    bytes: usize,
+    entries: Entries,
+    /// Bytes of the segments.
+    inner: usize,
     /// Where `pop` goes on in the last segment that has any.
-    buckets: usize,
+    line: usize,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self { segments: Default::default(), entries: Entries::default(), inner: 0, line: usize::MAX }
+    }
 }
 
 impl Table {
     pub(super) fn len(&self) -> usize {
-        self.len
+        self.entries.len()
     }
 
     /// What it has asked of the allocator.
     pub(super) fn bytes(&self) -> usize {
-        self.bytes
+        self.inner + self.entries.bytes()
     }
 
-    /// What it may grow by for these keys, beside [`ENTRY_BYTES`] for each.
+    /// What it may grow by for these keys, at most.
     pub(super) fn growth(&self, keys: impl Iterator<Item = u64>) -> usize {
         let mut more = [0; SEGMENTS];
         keys.for_each(|key| more[segment_of(key)] += 1);
-        let growing =
-            self.segments.iter().zip(more).filter(|(segment, more)| segment.capacity() - segment.len() < *more);
-        growing.map(|(segment, _)| segment.allocation_size() * 9 / 8).sum()
+        let segments: usize = self.segments.iter().zip(more).map(|(segment, more)| segment.growth(more)).sum();
+        segments + self.entries.growth(more.iter().sum())
     }
 
     /// Reads what belongs to these hashes, none waiting for another, so that it is in the cache when each is looked up:
     /// most of what an event costs is waiting for memory.
     pub(super) fn warm(&self, hashes: &[u64]) {
-        let targets = hashes.iter().map(|&hash| self.get(key(hash, 0)).map_or(0, |entry| entry.target));
-        black_box(targets.fold(0, |sum, target| sum ^ target));
+        let lines = hashes.iter().map(|&hash| {
+            let key = key(hash, 0);
+            self.segments[segment_of(key)].warm(key)
+        });
+        black_box(lines.fold(0, |sum, line| sum ^ line));
+    }
+
+    fn id(&self, key: u64) -> Option<u32> {
+        let segment = &self.segments[segment_of(key)];
+        segment.find(key, |id| self.entries[id].key == key).map(|spot| segment.id(spot))
     }
 
     pub(super) fn get(&self, key: u64) -> Option<Entry> {
-        self.segments[segment_of(key)].find(key, |entry| entry.key == key).copied()
+        self.id(key).map(|id| self.entries[id])
     }
 
     pub(super) fn get_mut(&mut self, key: u64) -> Option<&mut Entry> {
-        self.segments[segment_of(key)].find_mut(key, |entry| entry.key == key)
+        self.id(key).map(|id| &mut self.entries[id])
     }
 
     /// Adds an entry, unless its key is there already; whether it was not.
     pub(super) fn insert(&mut self, entry: Entry) -> bool {
-        let key = entry.key;
-        let segment = &mut self.segments[segment_of(key)];
-        if segment.len() == segment.capacity() {
-            self.bytes -= segment.allocation_size();
-            rebuild(segment);
-            self.bytes += segment.allocation_size();
+        let at = segment_of(entry.key);
+        if self.segments[at].is_full() {
+            self.fit(at);
         }
-        let hashbrown::hash_table::Entry::Vacant(place) =
-            segment.entry(key, |other| other.key == key, |entry| entry.key)
-        else {
-            return false;
-        };
-        place.insert(entry);
-        self.len += 1;
-        true
+        let segment = &mut self.segments[at];
+        let is_new = segment.find(entry.key, |id| self.entries[id].key == entry.key).is_none();
+        if is_new {
+            segment.insert(entry.key, self.entries.insert(entry));
+        }
+        is_new
     }
 
     pub(super) fn remove(&mut self, key: u64) {
@@ -172,57 +180,51 @@ impl Table {
 
     /// Takes an entry out, if it is such a one.
     pub(super) fn take(&mut self, key: u64, is_such: impl FnOnce(&Entry) -> bool) -> Option<Entry> {
-        let segment = &mut self.segments[segment_of(key)];
-        let found = segment.find_entry(key, |entry| entry.key == key).ok()?;
-        if !is_such(found.get()) {
+        let at = segment_of(key);
+        let segment = &mut self.segments[at];
+        let spot = segment.find(key, |id| self.entries[id].key == key)?;
+        let id = segment.id(spot);
+        if !is_such(&self.entries[id]) {
             return None;
         }
-        let (entry, _) = found.remove();
-        self.len -= 1;
-        if segment.len() * 3 < segment.num_buckets() && segment.num_buckets() > 16 {
-            self.bytes -= segment.allocation_size();
-            rebuild(segment);
-            self.bytes += segment.allocation_size();
+        segment.remove(spot, key);
+        if segment.is_sparse() {
+            self.fit(at);
         }
-        Some(entry)
+        Some(self.entries.remove(id))
     }
 
     /// Takes any entry out. For a table that is taken apart: nothing may be added to it any more.
     pub(super) fn pop(&mut self) -> Option<Entry> {
-        let segment = self.segments.iter_mut().rev().find(|segment| !segment.is_empty())?;
-        let found = loop {
-            self.buckets = if self.buckets == 0 { segment.num_buckets() } else { self.buckets } - 1;
-            if let Ok(found) = segment.get_bucket_entry(self.buckets) {
-                break found;
-            }
-        };
-        let (entry, _) = found.remove();
-        self.len -= 1;
-        if segment.is_empty() {
-            self.bytes -= segment.allocation_size();
-            *segment = Segment::new();
-            self.buckets = 0;
+        let at = self.segments.iter().rposition(|segment| segment.len() > 0)?;
+        let segment = &mut self.segments[at];
+        let spot = segment.last(self.line)?;
+        let id = segment.id(spot);
+        segment.remove(spot, self.entries[id].key);
+        self.line = spot.line();
+        if segment.len() == 0 {
+            self.fit(at);
+            self.line = usize::MAX;
         }
-        Some(entry)
+        Some(self.entries.remove(id))
+    }
+
+    fn fit(&mut self, segment: usize) {
+        let segment = &mut self.segments[segment];
+        self.inner -= segment.bytes();
+        segment.fit(|id| self.entries[id].key);
+        self.inner += segment.bytes();
     }
 
     #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = Entry> {
-        self.segments.iter().flatten().copied()
+        self.segments.iter().flat_map(Segment::ids).map(|id| self.entries[id])
     }
 
     #[cfg(test)]
     pub(super) fn check(&self) {
-        assert_eq!(self.iter().count(), self.len);
-        assert_eq!(self.segments.iter().map(Segment::allocation_size).sum::<usize>(), self.bytes);
+        assert_eq!((self.iter().count(), self.segments.iter().map(Segment::len).sum()), (self.len(), self.len()));
+        assert_eq!(self.segments.iter().map(Segment::bytes).sum::<usize>(), self.inner);
         assert!(self.iter().all(|entry| self.get(entry.key) == Some(entry)), "an entry is found by its key");
     }
-}
-
-/// Gives a segment the size for what it has, and a sixteenth more. `hashbrown` would rather take twice the memory than
-/// clean up after what was removed.
-fn rebuild(segment: &mut Segment) {
-    let old = std::mem::take(segment);
-    segment.reserve(old.len() + old.len() / 16 + 1, |entry| entry.key);
-    old.into_iter().for_each(|entry| _ = segment.insert_unique(entry.key, entry, |entry| entry.key));
 }
