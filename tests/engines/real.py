@@ -19,17 +19,21 @@ ONLY = sys.argv[4:]
 LOGS = SCRATCH / "engine-logs"
 processes = []
 missed = []
+given = set()
 
 
 def free_ports(count):
-    """Ports that nobody has just now, `count` in a row."""
+    """Ports that nobody has just now, `count` in a row, and that nobody was given before: an engine takes its time to bind."""
     for first in range(21000, 29000, 10):
+        if first in given:
+            continue
         held = []
         try:
             for port in range(first, first + count):
                 one = socket.socket()
                 one.bind(("127.0.0.1", port))
                 held.append(one)
+            given.add(first)
             return first
         except OSError:
             continue

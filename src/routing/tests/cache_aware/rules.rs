@@ -299,6 +299,24 @@ fn a_preview_tells_what_a_decision_would_do_and_does_nothing() {
     }
 }
 
+/// Where few requests are under way a difference of two is a large multiple, and says nothing of where a chat should live.
+#[test]
+fn a_small_difference_of_load_does_not_decide_where_chats_begin() {
+    for (ahead, there) in [(2, 6), (3, 0)] {
+        let members = fleet(&[1; 2]);
+        let mut router = router_of(CacheAware { min_load_gap: 8, ..cache_aware() }, &members, 0);
+        let _busy = open(&members[1], ahead);
+        let mut begun = 0;
+        for name in 0..12 {
+            let prompt = own(name, 1_600);
+            let mut plan = router.decide(&of_prompt(&prompt), Tick(0)).expect("ready");
+            begun += u32::from(&*plan.leg.replica == "replica-1");
+            router.finish(plan.expectation.take().expect("an index"), Tick(0));
+        }
+        assert_eq!(begun, there, "of twelve, with {ahead} more under way there");
+    }
+}
+
 #[test]
 fn scores_tell_what_each_was_judged_by() {
     let mut members = fleet(&[1, 2, 1, 1]);
