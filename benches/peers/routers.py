@@ -10,6 +10,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 SCRATCH = Path(os.environ.get("SCRATCH", HERE.parent.parent / "scratch"))
 WARMROUTE = os.environ.get("WARMROUTE", str(HERE.parent.parent / "target/release/warmroute"))
+# What benches/tuned/run builds; its rows are there where it is.
+TUNED = SCRATCH / "tuned/warmroute"
 MODEL = "peer-model"
 
 
@@ -110,7 +112,7 @@ def replica(name, folder):
     return process
 
 
-def ours(name, folder, replicas, pools, threads="1"):
+def ours(name, folder, replicas, pools, threads="1", binary=WARMROUTE):
     port = free_port()
     urls = "".join(f'\n      - "http://127.0.0.1:{port}"' for port in replicas)
     text = f"listen: 127.0.0.1:{port}\nadmin: 127.0.0.1:{free_port()}\npools:\n" + pools.replace("$replicas", urls)
@@ -120,7 +122,7 @@ def ours(name, folder, replicas, pools, threads="1"):
     (folder / "router.yaml").write_text(text)
     env = {"TOKIO_WORKER_THREADS": threads} if threads else {}
     # The access log is on, as is its default, and is written to standard output.
-    return Process(name, folder, [WARMROUTE, "serve", "--config", "router.yaml"], port, env)
+    return Process(name, folder, [str(binary), "serve", "--config", "router.yaml"], port, env)
 
 
 ANY = "  - models: any\n    policy: round_robin\n    replicas:$replicas\n"
@@ -251,7 +253,12 @@ def table(tokenizer):
     smg_more = ["--disable-tokenizer-autoload", "--load-monitor-interval", "1"]
     sglang = ("peer-sglang", ["sglang-router", "launch"], "warn")
     vllm = ("peer-vllm", ["vllm-router"], "warning")
-    return {
+    tuned = {
+        "tuned": lambda *at: ours(*at, ANY, binary=TUNED),
+        "tuned-models": lambda *at: ours(*at, SEVERAL, binary=TUNED),
+        "tuned-aware": lambda *at: ours(*at, aware(tokenizer), binary=TUNED),
+    }
+    return (tuned if TUNED.exists() else {}) | {
         "ours": lambda *at: ours(*at, ANY),
         "ours-models": lambda *at: ours(*at, SEVERAL),
         "ours-aware": lambda *at: ours(*at, aware(tokenizer)),
