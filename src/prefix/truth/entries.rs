@@ -3,9 +3,56 @@
 use std::ops::{Index, IndexMut};
 
 use super::super::slab::NONE;
-use super::table::Entry;
 
 const CHUNK: usize = 64;
+/// Of an entry whose hash the engine has used for two different blocks.
+pub(super) const VOID: u32 = NONE - 1;
+
+const OFFSET_BITS: u32 = 20;
+const SPAN_BITS: u32 = 8;
+
+/// Blocks that a run may have.
+pub(super) const MOST_OFFSETS: usize = 1 << OFFSET_BITS;
+/// Own blocks that one of the engine's may be cut into.
+pub(super) const MOST_PARTS: usize = (1 << SPAN_BITS) - 1;
+
+/// One of the engine's blocks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Entry {
+    /// Of its hash: see [`key`](super::table::key).
+    pub key: u64,
+    /// The holding in which its own block is; or its page; or [`VOID`].
+    pub target: u32,
+    /// The own block's offset in the run, how many own blocks the engine's has, and the mask of its copies.
+    bits: u32,
+}
+
+impl Entry {
+    pub(super) fn new(key: u64, target: u32, offset: u32, parts: usize, mask: u32) -> Self {
+        Self { key, target, bits: offset | (parts as u32) << OFFSET_BITS | mask << (OFFSET_BITS + SPAN_BITS) }
+    }
+
+    pub(super) fn offset(&self) -> u32 {
+        self.bits & (MOST_OFFSETS as u32 - 1)
+    }
+
+    pub(super) fn parts(&self) -> usize {
+        (self.bits >> OFFSET_BITS) as usize & MOST_PARTS
+    }
+
+    /// A bit for each tier where it has one copy; 0 where it has more, or none at all.
+    pub(super) fn mask(&self) -> u32 {
+        self.bits >> (OFFSET_BITS + SPAN_BITS)
+    }
+
+    pub(super) fn set_mask(&mut self, mask: u32) {
+        self.bits = self.bits & ((1 << (OFFSET_BITS + SPAN_BITS)) - 1) | mask << (OFFSET_BITS + SPAN_BITS);
+    }
+
+    pub(super) fn is_void(&self) -> bool {
+        self.target == VOID
+    }
+}
 
 /// Numbers stay valid until [`Entries::remove`]. Growth copies nothing.
 #[derive(Debug)]

@@ -3,9 +3,10 @@ use std::ops::Range;
 
 use hashbrown::HashMap;
 
+use super::entries::{Entry, VOID};
 use super::pages::Pages;
 use super::runs::{Place, Runs};
-use super::table::{self, Entry, Table, VOID};
+use super::table::{self, Table};
 
 /// Where an engine keeps a copy of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -6,9 +6,10 @@
 //! blocks, held or not, and the keeper holds those, lest their places go.
 use super::super::hash::{self, BLOCK_TOKENS};
 use super::super::slab::{NONE, Slab};
+use super::entries::Entry;
 use super::life::{Change, Life, Tier};
 use super::runs::{Place, Runs};
-use super::table::{self, Entry};
+use super::table;
 use super::{Stored, Unstored};
 
 /// Tokens of the largest page that is smaller than a block.

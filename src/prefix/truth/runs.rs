@@ -10,7 +10,7 @@ use hashbrown::HashTable;
 use super::super::common::common;
 use super::super::slab::{NONE, Slab};
 use super::blocks::{self, Beyond};
-use super::table::MOST_OFFSETS;
+use super::entries::MOST_OFFSETS;
 
 /// Bytes for a few more runs and holdings, and what a run keeps free.
 const CHUNKS: usize = 12 << 10;

@@ -1,10 +1,11 @@
 //! How events change what a replica holds, where the engine's blocks are as large as ours, or several times as large.
 use super::super::hash::{self, BLOCK_TOKENS};
 use super::super::slab::NONE;
+use super::entries::{Entry, MOST_PARTS};
 use super::life::{Copies, Life, Tier};
 use super::pages;
 use super::runs::{Place, Runs};
-use super::table::{self, ENTRY_BYTES, Entry, MOST_PARTS};
+use super::table::{self, ENTRY_BYTES};
 use super::{SWEPT_AT_ONCE, Stored, Truth, Unstored};
 
 /// Bytes that an own block may take at most; with this many left, an event is stored.
