@@ -1,7 +1,7 @@
 //! The process's allocator: mimalloc, called without an alignment where each of its blocks has it.
 //!
 //! The crate's own allocator asks for an alignment always. mimalloc then takes a longer way, and over 1 KiB a larger block
-//! within which it looks for an aligned place: 2,000 instructions of a request.
+//! within which it looks for an aligned place; docs/performance.md has what that costs a request.
 #![expect(unsafe_code, reason = "an allocator can't be written without")]
 
 use std::alloc::{GlobalAlloc, Layout};

@@ -126,8 +126,7 @@ pub async fn examine(replica: &Replica, pool: &Pool, settings: Settings) -> Exam
         Some(Engine::Openai) | None => {}
     }
     let asked = asked_for(pool, &examined.models);
-    let same_template = template::same(replica, pool, asked.as_deref(), settings.within).await;
-    examined.same_template = same_template;
+    examined.same_template = template::same(replica, pool, asked.as_deref(), settings.within).await;
     if settings.generate && examined.cached_tokens.is_none() {
         examined.cached_tokens = reports_cached(replica, asked.as_deref(), settings.within).await;
     }
